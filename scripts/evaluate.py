@@ -22,6 +22,7 @@ from _entry import command
 def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: str | None = None) -> None:
     from repro.plugins import listed
     from tasks import load
+    from tasks.commands import compare
     from tasks.config.request import Request
     from tasks.data import Progress
 
@@ -31,8 +32,7 @@ def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: s
     for each in one_by_one(Request.read(overrides).overrides):
         found = evaluate(cell, each, paths_outputs, progress=Progress(), plugins=listed(plugins))
         for test, level in found.evaluations.items():
-            print(f"{test}: {(told := found.tests[test]).get('provenance', '')}, {told['sizes']['test']:,} examples")
+            told = found.tests[test]
+            print(compare.of_one(found, f"{test}: {told.get('provenance', '')}, {told['sizes']['test']:,} examples"))
             print(*(f"  note: {note}" for note in told["notes"]), sep="\n", file=sys.stderr)
-            for key in sorted(k for k in found.metrics if k.startswith(f"{test}/")):
-                print(f"  {key:32s} {found.metrics[key]:.4f}")
-            print(f"evaluation: {level.folder}")
+            print(f"all scores: {level.folder}/metrics.json")

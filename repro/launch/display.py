@@ -1,22 +1,25 @@
-"""Show the progress of many cells, line by line."""
+"""Show the progress of many cells, and fit text to the terminal."""
 
-import shutil
+import contextlib
+import os
 import sys
+import textwrap
 import time
 from collections.abc import Mapping
+from typing import TextIO
 
 from repro.cell import Cell, Outcome
 from repro.launch.pool import Event
 
-INTERVAL = 60.0  # seconds between two lines on the running cells
+WIDEST = 100  # columns of text, also if there is no terminal
 TRUST = 60.0  # the expected pace counts like this many seconds of measured work
 
 
 class Display:
     """Counts the cells that are done, failed, running and left, and estimates the remaining time.
 
-    Prints a line for every cell that ends, for notes, and now and then for the running cells; in a terminal, the last
-    line always shows the running cells.
+    In a terminal, one line shows the running cells and is rewritten; else each cell that ends has a line. Notes and
+    failures always have lines of their own.
 
     The pace is the work done in one second of a running cell. It starts at the expected value and soon becomes the
     measured one. The time before a cell's first report, and the work of an earlier run, do not count.
@@ -32,7 +35,6 @@ class Display:
         # running cell -> the first fraction that it reported, the time then, its fraction now, and its stage
         self._running: dict[str, tuple[float, float, float, str]] = {}
         self._gained = self._spent = TRUST  # work and seconds of cells that have ended
-        self._last = time.monotonic()
 
     @property
     def total(self) -> int:
@@ -44,7 +46,7 @@ class Display:
         if event.kind == "stage":
             stats = "".join(f", {k} {v:.3g}" for k, v in event.stats.items())
             first, since, *_ = self._running.get(cell.cell_id, (event.fraction, time.monotonic()))
-            self._running[cell.cell_id] = first, since, event.fraction, f"{name(cell)}: {event.text}{stats}"
+            self._running[cell.cell_id] = first, since, event.fraction, f"{event.text}{stats}: {name(cell)}"
             self._tick()
         elif event.kind == "note":
             self.say(f"  {name(cell)}: {event.text}")
@@ -62,11 +64,16 @@ class Display:
         self.done, self.failed = self.done + 1, self.failed + (state == "failed")
         took = f" in {outcome.seconds:.0f} s" if state == "done" else ""
         told = f"FAILED {name(cell)}: {said}" if state == "failed" else f"{state} {name(cell)}{took}{self._left()}"
-        self.say(f"[{self.done}/{self.total}] {told}")
+        if state == "failed" or not sys.stderr.isatty():
+            self.say(f"[{self.done}/{self.total}] {told}")
+        print(cleared(), end="", file=sys.stderr, flush=True)
 
-    def say(self, text: str, end: str = "\n") -> None:
-        clear = "\r\033[K" if sys.stderr.isatty() else ""
-        print(f"{clear}{text}", end=end, file=sys.stderr, flush=True)
+    def say(self, text: str) -> None:
+        print(
+            f"{cleared()}{fitted(text, stream=sys.stderr) if sys.stderr.isatty() else text}",
+            file=sys.stderr,
+            flush=True,
+        )
 
     def remaining(self) -> float:
         """The estimated seconds until all cells are done."""
@@ -81,12 +88,39 @@ class Display:
         return f"; about {clock(self.remaining())} left" if self.work else ""
 
     def _tick(self) -> None:
-        text = f"  {self.done}/{self.total} done{self._left()} | {' | '.join(stage for *_, stage in self._running.values())}"
-        if sys.stderr.isatty():
-            self.say(text[: shutil.get_terminal_size().columns - 1], end="")
-        elif time.monotonic() - self._last > INTERVAL:
-            self._last = time.monotonic()
-            self.say(text)
+        if not sys.stderr.isatty():
+            return
+        failed = f", {self.failed} failed" if self.failed else ""
+        head = f"  {self.done}/{self.total} done{failed}{self._left()}"
+        room = (width(sys.stderr) - 1 - len(head)) // len(self._running)
+        cells = "".join(f" | {stage}"[:room] for *_, stage in self._running.values())
+        print(f"{cleared()}{head}{cells}", end="", file=sys.stderr, flush=True)
+
+
+def cleared() -> str:
+    """What removes the line of progress from a terminal; nothing elsewhere."""
+    return "\r\033[K" if sys.stderr.isatty() else ""
+
+
+def width(stream: TextIO | None = None) -> int:
+    """The columns for text: those of the terminal (or COLUMNS), at most `WIDEST`; `WIDEST` without a terminal."""
+    known = os.environ.get("COLUMNS", "")
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a stream without a file
+        known = known or str(os.get_terminal_size((stream or sys.stdout).fileno()).columns)
+    return min(WIDEST, int(known) or WIDEST) if known.isdecimal() else WIDEST
+
+
+def cut(text: str, most: int) -> str:
+    """The text, shortened to `most` characters."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
+
+
+def fitted(text: str, indent: str = "", stream: TextIO | None = None) -> str:
+    """Text with its lines broken at spaces to fit `width`; `indent` is put before each line."""
+    fill = textwrap.TextWrapper(
+        width(stream), indent, f"{indent}  ", break_long_words=False, break_on_hyphens=False
+    ).fill
+    return "\n".join(map(fill, text.splitlines()))
 
 
 def setting(cell: Cell) -> str:

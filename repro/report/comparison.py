@@ -62,7 +62,7 @@ def contents(
     """The table, and the content of the files that `write` writes (path -> text)."""
     groups = compare.groups(records, named)
     table = compare.table(groups, "table", title, notes, lost)
-    text = render.to_text(table, compare.WHOLE) + "\n"
+    text = render.to_text(table) + "\n"
     files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(groups, lost)}
     for group in groups:
         drawings = part(sweeps.pictures, group)
@@ -103,10 +103,9 @@ def _view(group: Group, printed: Printed) -> dict[str, Any]:
         for value in row.values:
             value.printed = numbers.get(value.metric, "")
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
-    figures = part(sweeps.pictures, group)
+    figures, split = part(sweeps.pictures, group), (group.score or "test/").partition("/")[0]
     if len(group.settings) <= MOST_LINES:
-        split = (group.score or "test/").partition("/")[0]
-        return {**page.view(block, selects, [group.score or "", *group.scores], split), "figures": figures}
+        return page.view(block, selects, [group.score or "", *group.scores], split) | {"figures": figures}
     note = f"{len(group.settings)} settings are too many for one drawing; run the command with mapping=NAME or another filter."
     drawn = dict.fromkeys(("main", "curves", "heat", "samples"), Part(note=note))
-    return {**drawn, "block": block, "small": (), "figures": figures}
+    return page.of_screen(block) | drawn | {"figures": figures}

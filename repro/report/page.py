@@ -1,8 +1,7 @@
 """The report of an experiment: a page for each table, to keep, print and send.
 
-Everything is inline (style, drawings and a short script that sorts tables), so the file loads nothing. Each column opens
-with the answer, then comes a picture and the table; details are folded: learning curves, attention, sample outputs,
-every cell with its error if it failed, and deviations.
+Everything is inline (style, drawings and a short script that sorts tables), so the file loads nothing. It opens with the
+screen that a command prints (`repro.tables.screen`); the rest is folded under five headings.
 """
 
 import re
@@ -20,9 +19,9 @@ from repro.identity import Cell
 from repro.plan import Plan
 from repro.protocol import metric_of
 from repro.report import draw, examples, pictures
-from repro.report.data import embedded, link, part, predictions_of
+from repro.report.data import Part, embedded, link, part, predictions_of
 from repro.store import Store
-from repro.tables import render
+from repro.tables import render, screen
 from repro.tables.blocks import Block, Table
 
 
@@ -48,6 +47,7 @@ def write(
         .get_template("report.html.jinja")
         .render(
             table=table,
+            legend=screen.legend(table),
             own=plan.experiment.own,
             columns=[_column(c, block, plan) for c, block in enumerate(table.blocks)],
             states=count,
@@ -71,7 +71,7 @@ def _column(number: int, block: Block, plan: Plan) -> dict[str, Any]:
 
 
 def view(block: Block, selects: str, shown: Sequence[str], split: str, images: Any = None) -> dict[str, Any]:
-    """The template's values for a block of a table: its picture, small tables and details.
+    """The template's values for a block of a table: its screen and what is folded below.
 
     Args:
         selects: the metric that selects the epoch.
@@ -80,14 +80,20 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
     """
     rows = block.own
     records = predictions_of(rows, split)
-    return {
-        "block": block,
-        "small": [*render.minus_published(block), *render.differences(block)],
+    return of_screen(block) | {
         "main": part(pictures.main_score, block),
         "curves": part(pictures.learning_curves, rows, selects, split),
         "heat": part(examples.heat_maps, rows, records, split, images),
         "samples": part(examples.samples, rows, records, shown, images),
     }
+
+
+def of_screen(block: Block) -> dict[str, Any]:
+    """The template's values for the screen of a block and for its tables."""
+    made = {
+        of.__name__: of(block) for of in (screen.finding, screen.rows, screen.columns, screen.notes, render.further)
+    }
+    return {"block": block, "whole": screen.columns(block, whole=True), "figures": Part(), **made}
 
 
 def cell_views(
@@ -145,7 +151,7 @@ def environment() -> Any:
     """The jinja2 environment with the templates."""
     made = templates(Path(__file__).parent / "templates", autoescape=True)
     colours = {w: "rgb({:.0f} {:.0f} {:.0f})".format(*255 * draw.shade(float(w))) for w in ("0", ".1", ".5", "1")}
-    made.globals |= {"swatch": draw.swatch, "shades": colours, "best": render.BEST}
+    made.globals |= {"swatch": draw.swatch, "shades": colours}
     made.filters |= {"prose": prose, "embedded": embedded}
     return made
 

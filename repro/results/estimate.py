@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.identity import Cell, Results, asked_id, scoring
-from repro.launch.display import clock
+from repro.launch.display import clock, cut, fitted, width
 from repro.results import records
 from repro.store import Entry, Store
 
@@ -78,17 +78,18 @@ class Estimate:
         Args:
             refused: configurations that cannot be run -> why.
         """
-        width = max(4, *map(len, (*self.shares, *refused)))
         all_of = self.total
-        head = f"  {'what':{width}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"
-        lines = [title, head + "  GPU-minutes" * bool(all_of.gpu_hours)]
+        most = min(max(4, *map(len, (*self.shares, *refused))), width() - 42 - 13 * bool(all_of.gpu_hours))
+        head = f"  {'what':{most}}  {'cells':>7}  {'done':>7}  {'to run':>7}  {'hours':>9}"
+        lines = [fitted(title), head + "  GPU-minutes" * bool(all_of.gpu_hours)]
         for label, s in self.shares.items():
-            lines.append(f"  {label:{width}}  {s.cells:7d}  {s.done:7d}  {s.cells - s.done:7d}  {_rounded(s.hours):>9}")
+            counts = f"{s.cells:7d}  {s.done:7d}  {s.cells - s.done:7d}  {_rounded(s.hours):>9}"
+            lines.append(f"  {cut(label, most):{most}}  {counts}")
             lines[-1] += f"  {_rounded(self.gpu_minutes(s)):>11}" if all_of.gpu_hours else ""
-        lines += [f"  {label:{width}}  cannot be run: {why}" for label, why in refused.items()]
+        lines += [fitted(f"  {label:{most}}  cannot be run: {why}") for label, why in refused.items()]
         if any(not s.cells for s in self.shares.values()):
             lines.append("0 cells: what this needs is counted in a line above.")
-        lines += [f"Hours of {count} cells: {source}." for source, count in self.sources.items()]
+        lines += [fitted(f"Hours of {count} cells: {source}.") for source, count in self.sources.items()]
         lines.append("No data were read: the content of a cell's data is compared when it runs.")
         left = all_of.cells - all_of.done
         workers = min(self.workers, left)

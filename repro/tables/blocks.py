@@ -1,13 +1,11 @@
 """The parts of a table."""
 
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Self
 
-from repro.convergence import Convergence
+from repro.convergence import LEARNING, STUCK, UNKNOWN, Convergence
 from repro.identity import Results
 from repro.plan.published import Published
 from repro.tables.decide import Outcome
@@ -16,7 +14,8 @@ from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
 CONVERGENCE = "convergence"  # name of a row's last value, which is text, for families with epochs
-MARKS = {"examples": "*", "seeds": "†"}
+TESTS = ("examples", "seeds")  # kinds of p-values
+MARKS = {STUCK: "!", LEARNING: "~", UNKNOWN: "~"}  # of a row, by its convergence
 
 
 @dataclass
@@ -41,14 +40,18 @@ class Value:
         return mean_of(self.runs) if self.runs else None
 
     @property
-    def marks(self) -> str:
-        """One sign for each test ("examples", "seeds") in which the difference from the first row is significant."""
-        return "".join(mark for kind, mark in MARKS.items() if self.p_values.get(kind, 1.0) < SIGNIFICANT)
+    def mean(self) -> str:
+        """The mean as text, or why there is none."""
+        return f"{self.summary.mean:.{self.decimals}f}" if self.summary else self.note or "-"
+
+    @property
+    def sd(self) -> str:
+        """The standard deviation over seeds as text, or an empty string."""
+        known = self.summary is not None and self.summary.std is not None
+        return f"±{self.summary.std:.{self.decimals}f}" if known else ""  # type: ignore[union-attr]
 
     def text(self) -> str:
-        if self.summary is None:
-            return self.note or "-"
-        return self.summary.text(self.decimals) + self.marks
+        return " ".join(filter(None, (self.mean, self.sd, self.printed and f"(paper {self.printed})")))
 
     def spread(self) -> str:
         """The 95 % interval over seeds; with too few seeds, the runs (if several) and the interval over test examples."""
@@ -65,10 +68,6 @@ class Value:
         if self.summary is None or self.summary.n < FEWEST:
             return ""
         return brackets(self.summary.interval(within=self.within, new=True), self.decimals)
-
-    def cut(self, text: Callable[[Self], str]) -> bool:
-        """Whether the printed interval, `Value.spread` or `Value.prediction`, is cut at a bound of the score."""
-        return text(self) != text(replace(self, within=ANY))
 
 
 @dataclass
@@ -87,9 +86,9 @@ class Row:
     name: str = ""  # its label, with its details if another row of the block has the same label
 
     @property
-    def said(self) -> dict[str, str]:
-        """Its distinct verdicts: full text -> word."""
-        return {verdict.text: verdict.word for verdict in self.verdicts if verdict}
+    def mark(self) -> str:
+        """A sign if training failed to learn or may not have converged."""
+        return MARKS.get(self.convergence.state, "") if self.results else ""
 
     def value(self, metric: str) -> Value | None:
         return next((v for v in self.values if v.metric == metric), None)
@@ -112,6 +111,7 @@ class Block:
     headers: list[str] = field(default_factory=list)  # headers of our numbers
     published: list[tuple[str, list[str]]] = field(default_factory=list)  # (group, headers)
     rows: list[Row] = field(default_factory=list)
+    alerts: list[str] = field(default_factory=list)  # on cells without a result
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
     against: list[str] = field(default_factory=list)  # our metric for each published column
@@ -136,11 +136,6 @@ class Block:
         return [row for row in self.rows if not row.baseline]
 
     @property
-    def columns(self) -> list[str]:
-        """The names of the published columns, each with the name of its group in front."""
-        return [f"{name} {label}" for name, labels in self.published for label in labels]
-
-    @property
     def comparable(self) -> bool:
         """Whether any number in the block can be compared with a published one."""
         return any(v is not None and v.comparable for row in self.rows for v in row.verdicts)
@@ -156,24 +151,7 @@ class Table:
     deviations: list[str] = field(default_factory=list)
     claims: list[Outcome] = field(default_factory=list)  # of the paper's claims about this table
     tested: list[str] = field(default_factory=list)  # the outcome of each claim, in a sentence
-
-
-def rank_agreement(block: Block, column: int) -> tuple[float, int] | None:
-    """Kendall's tau-b between our order of the rows and the published order, and the number of rows.
-
-    Only rows that have converged and have at least `FEWEST` seeds count, because one run proves no ranking. Returns
-    None if fewer than three rows count or tau is undefined.
-    """
-    rows = [row for row in block.rows if not row.baseline and row.convergence.converged]
-    both = [(row.value(block.against[column]), row.theirs[column]) for row in rows]
-    known = [(ours.summary, theirs) for ours, theirs in both if theirs and ours and ours.summary]
-    pairs = [(ours.mean, theirs.value) for ours, theirs in known if ours.n >= FEWEST]
-    if len(pairs) < 3 or any(math.isnan(ours) for ours, _ in pairs):
-        return None
-    from scipy.stats import kendalltau
-
-    tau = float(kendalltau(*zip(*pairs)).statistic)
-    return None if math.isnan(tau) else (tau, len(pairs))
+    alerts: list[str] = field(default_factory=list)  # what a reader of the whole table must know
 
 
 def add_converged(rows: Sequence[Row], headers: list[str]) -> None:

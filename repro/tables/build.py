@@ -21,7 +21,7 @@ from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.claims import Claim
 from repro.tables.decide import Evidence, Outcome, outcome_of
 from repro.tables.statistics import holm, mean_of
-from repro.tables.verdict import Verdict, barriers, doubts, judge
+from repro.tables.verdict import Verdict, barriers, doubts, judge, rule
 
 UNRUN = "not run yet"
 
@@ -53,18 +53,19 @@ def build(
         [] if experiment.own else [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
     )
     comparable = experiment.own or any(block.comparable for block in blocks)
-    warning = "" if comparable else "; its numbers are not comparable with the paper's"
+    warning = "" if comparable else "; not comparable with the paper"
     outcomes = _outcomes(claims, plan, store, blocks)
     labels = {column.key: column.label for column in experiment.columns}
     return Table(
         experiment.name,
         experiment.title,
-        f"profile {experiment.profile}{warning}",
+        f"profile {experiment.profile}, {footers.evidence(blocks)}{warning}",
         blocks,
-        [*footers.seeds(plan, blocks), *experiment.footers, *footers.notes(blocks), *footers.origin(blocks)],
+        [*footers.seeds(plan, blocks), *experiment.footers, *footers.origin(blocks)],
         list(dict.fromkeys([*experiment.deviations, *from_paper])),
         outcomes,
         [outcome.line(labels) for outcome in outcomes if outcome.parts],
+        [*footers.stuck(blocks), *footers.notes(blocks)],
     )
 
 
@@ -116,13 +117,14 @@ class _Column:
         self.number, self.column, self.metrics = number, plan.experiment.columns[number], plan.metrics(number)
         self.shown = [(show.metric, metric_of(self.metrics, show.metric)) for show in self.column.show]
         self.losses: list[str] = []
+        self.missing: list[str] = []
 
     def block(self) -> Block:
         column = self.column
         if self.number in self.plan.unavailable:
             return Block(column.label, unavailable=self.plan.unavailable[self.number])
         rows = [self._row(r) for r in range(len(self.plan.experiment.rows))]
-        self.losses += [self._cost(r, rows) for r, row in enumerate(rows) if any(v.note == UNRUN for v in row.values)]
+        costs = [self._cost(r, rows) for r, row in enumerate(rows) if any(v.note == UNRUN for v in row.values)]
         self._test(rows)
         first = next((cell for row in rows for cell in row.results), None)
         blanks = sum(len(group.metrics) for group in column.published)
@@ -136,11 +138,11 @@ class _Column:
         if facts.get("stands_for") == slot.config["data"]["name"]:
             label = f"GENERATED DATA ({facts.get('name')}; the real data are unavailable), instead of: {label}"
         why = [f"Not comparable: {'; '.join(reasons)}."] if reasons else []
-        below = [*footers.of_data(first, facts, column.show, self.metrics), *why, *self.losses]
+        below = [*footers.of_data(first, facts, column.show, self.metrics), *why, *self.missing, *costs]
         groups = [(group.label, list(group.headers)) for group in column.published]
         against = [metric for group in column.published for metric in group.against]
-        block = Block(label, headers, groups, everything, below, against=against)
-        below += footers.of_comparison(block, self.metrics)
+        block = Block(label, headers, groups, everything, self.losses, below, against=against)
+        below += [rule([metric_of(self.metrics, full) for full in against])] * bool(groups)
         findings.find(block, self.metrics)
         return block
 
@@ -158,7 +160,7 @@ class _Column:
                     compared[r].values[i].p_values[kind] = p
 
     def _read(self, label: str, slots: Sequence[Cell], failed: bool) -> tuple[dict[str, Results], str]:
-        """The stored results, as cell id -> results, and why others are not there; `losses` has lost cells of rows that ran."""
+        """The stored results, as cell id -> results, and why others are not there; `losses` and `missing` have lost cells of rows that ran."""
         results: dict[str, Results] = {}
         damaged = 0
         for slot in slots:
@@ -170,7 +172,8 @@ class _Column:
                 damaged += 1
         note = "failed" if failed else "missing" if results or damaged or not slots else UNRUN
         if note != UNRUN and (lost := len(slots) - len(results)):
-            self.losses.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
+            said = self.losses if failed else self.missing
+            said.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
         for slot in slots:
             if slot.cell_id in self.failed and slot.cell_id not in results:
                 point = ", ".join(f"{key}={value}" for key, value in slot.point)

@@ -34,7 +34,6 @@ CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between
     "plugins": lambda r: ",".join(r.plugins),
     "test sets": lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items())),
 }
-WHOLE = 1000  # width of row labels in characters, large enough to show each label in full
 
 
 class FilterError(ValueError):
@@ -288,12 +287,10 @@ def table(
     blocks = [_block(group) for group in grouped]
     cells = {r.cell_id for g in grouped for s in g.settings for r in s.records}
     many = sum(len(g.settings) for g in grouped)
-    last = ["Mean ± sample standard deviation over seeds; n: cells of the setting.", *footers.trained(blocks), *notes]
-    last = [*told(lost, len(cells)), *last]
-    subtitle = (
-        f"{len(cells)} {f'of {len(cells) + len(lost)} cells finished' if lost else 'finished cells'}, {many} settings"
-    )
-    return Table(name, title, subtitle, blocks, [*last, *footers.origin(blocks)])
+    last = ["Mean ± standard deviation over runs.", *footers.trained(blocks), *notes, *footers.origin(blocks)]
+    cells_of = f"{len(cells)} of {len(cells) + len(lost)} cells finished" if lost else f"{len(cells)} finished cells"
+    subtitle = f"{cells_of}, {many} settings; " * (len(cells) + len(lost) > 1) + footers.evidence(blocks)
+    return Table(name, title, subtitle, blocks, last, alerts=[*told(lost, len(cells)), *footers.stuck(blocks)])
 
 
 def _block(group: Group) -> Block:
@@ -319,7 +316,7 @@ def _block(group: Group) -> Block:
         notes.append(f"Seeds: {', '.join(map(str, next(iter(seeds))))}.")
     else:
         notes.append("The settings do not have the same seeds; the CSV file lists them.")
-    block = Block(group.task, headers, [], everything, [*below, *notes])
+    block = Block(group.task, headers, [], everything, [], [*below, *notes])
     if len(data) == 1:  # scores on different data are not compared
         findings.find(block, group.metrics)
     return block

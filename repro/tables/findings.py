@@ -19,6 +19,8 @@ from repro.tables.blocks import SIGNIFICANT, Block, Row
 from repro.tables.claims import UNIFORM
 from repro.tables.statistics import FEWEST, holm, mean_of
 
+UNRANKED = "fewer than two rows"
+
 
 def find(block: Block, metrics: Mapping[str, Metric]) -> None:
     """Set a block's finding, the best score, and each row's difference from the first row.
@@ -48,40 +50,34 @@ def find(block: Block, metrics: Mapping[str, Metric]) -> None:
 def _ranked(block: Block, at: int, scored: list[Row], metric: Metric) -> tuple[Row | None, str]:
     """The best row, if there is one, and its score with the comparison that shows it, or why there is none."""
     first = scored[0]
-    better, decimals = first.values[at].better, first.values[at].decimals
+    better = first.values[at].better
 
     def score(row: Row) -> float:
         return better * summary.mean if (summary := row.values[at].summary) else -math.inf
 
     def described(row: Row) -> str:
-        summary = row.values[at].summary or mean_of([math.nan])
-        n = "" if row.baseline else f", n = {summary.n}"
-        return f"{row.name} ({summary.text(decimals)} {block.headers[at]}{n})"
+        return f"{row.name} ({row.values[at].text()} {block.headers[at]})"
 
     rows = [row for row in scored if row.label != UNIFORM]
     if len(rows) < 2:
-        return None, "fewer than two rows have a score"
+        return None, f"{UNRANKED} have a score"
     top = max(rows, key=score)
     baseline = max((row for row in block.rows if row.baseline), key=score, default=None)
     if baseline and score(baseline) >= score(top):
         return None, f"none is better than the {described(baseline)}; the nearest is {described(top)}"
     fit = [row for row in rows if row.convergence.converged and len(row.values[at].runs) >= FEWEST]
     if len(fit) < 2:
-        return None, f"fewer than two rows have converged with {FEWEST} seeds or more"
+        return None, f"{UNRANKED} have converged with {FEWEST} runs or more"
     best, pairs = max(fit, key=score), len(fit) * (len(fit) - 1) / 2
     others = [row for row in fit if row is not best]
     behind = [row for row in others if row.decided]
     if best is not first:
         gaps = [(row, paired.difference(row, best, first.values[at].metric, metric)) for row in others]
         behind = [row for row, gap in gaps if gap and not gap.certain and gap.p * pairs < SIGNIFICANT]
-    count = f"{len(behind) or 'none'} of {len(others)} other rows that converged with {FEWEST} seeds or more"
-    sampled = all(
-        paired.error(row, best, first.values[at].metric, metric) for row in others
-    )  # None recorded: seeds alone
-    how = f"(p < {SIGNIFICANT}, paired over seeds{' and test examples' if sampled else ''})"
+    count = f"{len(behind) or 'none'} of {len(others)} other rows that converged with {FEWEST} runs or more"
     if len(behind) < len(others):
-        return None, f"{described(best)} has the best mean, but is shown to be better than {count} {how}"
-    return best, f"{described(best)}, shown to be better than {count} {how}"
+        return None, f"{described(best)} has the best mean, but is significantly better than {count}"
+    return best, f"{described(best)}, significantly better than {count}"
 
 
 def learning(curves: Sequence[Sequence[float]], sign: int) -> bool:

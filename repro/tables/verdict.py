@@ -110,13 +110,11 @@ def _units(ours: Mean | None, printed: Published, metric: Metric) -> str:
 
 
 def rule(metrics: Sequence[Metric]) -> str:
-    """The footer that explains how `judge` decides."""
+    """The footer on how `judge` decides."""
     bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m.tolerance is not None}
     told = "; ".join(f"{name}: {band}" for name, band in bands.items())
     return (
-        "Verdict: `reproduced` if two one-sided t-tests over seeds (5 % each) put our mean within the tolerance of the published "
-        f"number{f' ({told})' if told else ''}, `not reproduced` if the 90 % interval of our mean is outside it, `inconclusive` if neither holds, "
-        "`not comparable` if the setting or the data differ from the paper's."
+        f"Verdict: two one-sided t-tests over runs (docs/reference/report.md){f'; tolerance: {told}' if told else ''}."
     )
 
 

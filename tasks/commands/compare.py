@@ -62,13 +62,20 @@ def show(
         table, files = comparison.write(results, folder, title, notes, printed, named, lost)
     except StoreError as error:  # such as a store that can only be read
         table, _ = comparison.contents(results, title, notes, named, lost)
-        print("\n" + render.to_text(table, compare.WHOLE) + "\n")
+        print(f"\n{render.to_screen(table)}\n")
         raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
-    print("\n" + render.to_text(table, compare.WHOLE) + "\n")
-    print(f"table: {folder / 'table'} (.txt .md .csv .tex); each run: {folder / comparison.RUNS}")
-    if drawings := [f for f in files if f.suffix == ".svg"]:
-        print(f"{len(drawings)} plots: {folder / comparison.DRAWN}")
-    print(f"dashboard: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")
+    print(f"\n{render.to_screen(table)}\n")
+    drawings = sum(f.suffix == ".svg" for f in files)
+    print(
+        f"tables: {folder}/table.*; each run: {comparison.RUNS}"
+        + f"; {drawings} plots: {comparison.DRAWN}/" * bool(drawings)
+    )
+    print(f"report: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")
+
+
+def of_one(cell: Results, title: str) -> str:
+    """The screen of a single cell."""
+    return render.to_screen(compare.table(compare.groups([cell]), "", title))
 
 
 def printed(record: Results) -> dict[str, str]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from repro.launch.display import cut, fitted, width
 from tasks import data
 from tasks.config.request import Request
 from tasks.data.cache import is_whole
@@ -33,7 +34,10 @@ def main(what: str, names: Sequence[str], root: str, options: Mapping[str, Any],
         for name in names or known:
             manifest = data.load_manifest(name)
             ways = ", ".join(source["kind"] for source in manifest.get("sources", ())) or manifest["kind"]
-            print(f"{name:22s} {ways:18s} {manifest['title']}\n{'':41s} {manifest['get']}")
+            line = f"{name:20s} {ways:12s} {manifest['title']}"
+            print(f"{fitted(line)}\n{fitted(manifest['get'], '  ')}" if names else cut(line, width()))
+        if not names:
+            print("python scripts/data.py list NAME says how to get a set")
         return 0
     if not names:
         raise ValueError(f"{what} needs the name of a data set; python scripts/data.py list prints them")

@@ -1,7 +1,6 @@
 """Run the missing cells of plans, and print each table when it is complete."""
 
 import shlex
-import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 from repro import launch
 from repro.cell import Cell
 from repro.files import read_json
-from repro.launch.display import Display, name
+from repro.launch.display import Display, cleared, fitted, name, width
 from repro.plan import Plan
 from repro.report import examples, page
 from repro.report.data import Missing, predictions_of
@@ -22,6 +21,7 @@ from repro.store import Store, sources
 from repro.tables import build as tables
 from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
+from repro.tables.statistics import FEWEST
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import is_own
@@ -88,8 +88,6 @@ class Driver:
     paces: estimate.Paces = field(default_factory=dict)  # of finished cells
     failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
     tables: dict[int, Table] = field(default_factory=dict)
-    written: list[Path] = field(default_factory=list)
-    reports: list[Path] = field(default_factory=list)
     queued: set[str] = field(default_factory=set)  # cells queued by a scheduler, for which this process does not wait
 
     def __post_init__(self) -> None:
@@ -111,7 +109,7 @@ class Driver:
         try:
             return self._run()
         except KeyboardInterrupt:
-            done = f"stopped with {len(self.done)} of {len(self.cells)} cells done"
+            done = f"{cleared()}stopped with {len(self.done)} of {len(self.cells)} cells done"
             print(f"{done}; run the same command again to continue", file=sys.stderr)
             return 130
 
@@ -132,7 +130,7 @@ class Driver:
         self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
         for key in self.failed:  # the error itself was printed when it happened
             where = self.cells[key].entry(self.store).path("status.json")
-            print(f"{name(self.cells[key])} failed: traceback in {where} and in the report", file=sys.stderr)
+            print(fitted(f"{name(self.cells[key])} failed: traceback in {where} and in the report"), file=sys.stderr)
         if self.queued:
             print("run the same command again to see what is done, and the tables when all cells are")
             return self.count()
@@ -157,15 +155,20 @@ class Driver:
         self._print_complete()
 
     def conclude(self) -> int:
-        """Write the report and print the paths of all files. Returns the exit status."""
+        """Print the drawings and what to read next. Returns the exit status."""
         for number, one in enumerate(self.plans):
             if one.experiment.draw:
                 print(drawings(self.tables[number], one), flush=True)
-        print(
-            f"tables: {', '.join(str(p.with_suffix('')) for p in self.written[::4])} (.txt .md .csv .tex; each run: runs_*.csv)"
-        )
-        print("\n".join(f"report: {html}" for html in sorted(self.reports)))
+        print(self.following())
         return self.count()
+
+    def following(self) -> str:
+        """What to run and to read next."""
+        few = all(len(one.experiment.seeds) < FEWEST for one in self.plans)
+        pages = [f"docs/results/{one.experiment.name}_cpu.md" for one in self.plans]
+        known = [page for page in pages if (compose.ROOT / page).is_file()] or ["docs/reference/report.md"]
+        seeds = "the same command with seeds=1,2,3 gives three runs each; " * few
+        return fitted(f"next: {seeds}read {', '.join(known)}")
 
     def count(self) -> int:
         """Print how many cells were run, reused and failed. Returns the exit status."""
@@ -204,11 +207,11 @@ class Driver:
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
                 self.tables[number] = built = table(one, self.store, self.failed)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
-                self.written.extend(render.write(built, stem))
+                render.write(built, stem)
                 runs.write(one, self.store, self.failed, stem.with_name(f"runs_{stem.name}.csv"))
-                print(f"\n{render.to_text(built)}\n", flush=True)
                 html = self.store.root / "report" / f"{stem.name}.html"
-                self.reports.append(page.write(built, one, self.store, html, self.failed))
+                page.write(built, one, self.store, html, self.failed)
+                print(f"{render.to_screen(built)}\nreport: {html}\ntables: {stem.parent}/*{stem.name}.*\n", flush=True)
 
 
 def drawings(table: Table, plan: Plan) -> str:
@@ -242,10 +245,10 @@ def drawn(block: Block, split: str, labels: Sequence[str]) -> list[str]:
 
     panels = drawable[max(drawable, key=agreement)]
     about = panels[0][-1]
-    said = [f"Attention for a test example: {about['source']}", f"Reference: {' / '.join(about['references'])}"]
+    said = [fitted(f"Attention for a test example: {about['source']}")]
+    said += [fitted(f"Reference: {' / '.join(about['references'])}")]
     for row, weights, source, outputs, record in panels:
         if row.label in labels:
             one = SimpleNamespace(attention=weights, source_tokens=source, output_tokens=outputs)
-            width = shutil.get_terminal_size().columns
-            said += ["", f"{row.label}: {record['output']}", terminal.terminal(one, width)]
-    return [*said, "", terminal.LEGEND]
+            said += ["", f"{row.label}: {record['output']}", terminal.terminal(one, width())]
+    return [*said, "", fitted(terminal.LEGEND), fitted(terminal.LOOK)]

@@ -214,10 +214,9 @@ def show(request: Request, results: Path) -> int:
         plan, store = archive.restore(one, cells, known, asked.overrides)
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
-        print(render.to_text(made))
+        print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run; report: {html}\n")
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
-        written = render.write(made, outputs / "tables" / stem)
-        print(f"table: {written[0].with_suffix('')} ({', '.join(p.suffix for p in written)})\nreport: {html}")
+        render.write(made, outputs / "tables" / stem)
         status |= bool(lost)
     return status

@@ -11,7 +11,7 @@ from typing import Any
 from repro import launch
 from repro import plan as plans
 from repro.identity import Cell, pair
-from repro.launch.display import clock
+from repro.launch.display import clock, fitted
 from repro.plan.experiment import Experiment, Row
 from repro.results import estimate
 from repro.store import Store
@@ -55,11 +55,10 @@ def begin(request: Request) -> Driver:
             print(told, file=sys.stderr)
     for one in loaded:
         if one.opening:
-            print(one.opening, flush=True)
+            print(fitted(one.opening), flush=True)
     cost = estimate.estimate([("", cell) for group in cells for cell in group], store, ASSUMED)
-    where = ", ".join(f"{store.root}/report/{one.name}_{one.profile}.html" for one in loaded)
     told = cost.text("").splitlines()[-1]
-    print(f"{', '.join(request.names)}: {told}. First the data are prepared. The report: {where}", file=sys.stderr)
+    print(fitted(f"{', '.join(request.names)}: {told}. First the data are prepared"), file=sys.stderr)
     return Driver(prepared(loaded, rest, cells), store, cost.paces)
 
 

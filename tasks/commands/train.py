@@ -17,9 +17,10 @@ from omegaconf import DictConfig, OmegaConf
 from repro import cell as cells
 from repro import launch
 from repro.launch import display
+from repro.plugins import naming
 from repro.protocol import parameters
 from repro.results import estimate, records
-from repro.store import Store, StoreError, outputs_folder
+from repro.store import Store, StoreError, elsewhere, outputs_folder
 from tasks.commands import compare, reproduce, sweep
 from tasks.commands.driver import of_other_code
 from tasks.commands.rates import ASSUMED
@@ -83,10 +84,12 @@ def _run(config: Mapping[str, Any]) -> Ended:
         elif config["runtime"]["verbose"]:  # the reason was printed when it happened
             print((outcome.error or "").partition("\n")[2], file=sys.stderr)
         return "failed", told, None
-    print(f"{display.name(cell)}: {cell.data.facts.get('provenance', '')}")
-    for key, value in sorted(results.metrics.items()):
-        print(f"  {key:32s} {value:{'.3g' if 0 < abs(value) < 0.001 else '.4f'}}")
-    print(f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder}")
+    print(compare.of_one(results, f"{display.name(cell)}: {cell.data.facts.get('provenance', '')}"))
+    print(
+        f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder} (all scores: metrics.json, evaluations/)"
+    )
+    where = elsewhere(store.root) + naming(config["plugins"])
+    print(f"next: python scripts/predict.py {cell.training_id[:12]}{where} < INPUT")
     score = float(results.metrics.get(f"dev/{config['train']['best_metric']}", math.nan))
     return "done", told, None if math.isnan(score) else score
 

@@ -7,7 +7,6 @@ here: on two cores, data of ordinary size take about ten minutes.
 import math
 import re
 import shlex
-import shutil
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
 from repro.plugins import naming
@@ -65,8 +65,8 @@ def main(request: Request) -> int:
     content = fingerprint([sha256_of(p) for p in sorted(beside) if p.is_file()])[:6]  # another file has another table
     options = {"data" if key == "name" else f"data.{key}": value for key, value in found.options.items()}
     added = [f"{key}={quoted(value)}" for key, value in options.items() if key not in given]
-    print(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}")
-    print(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}")
+    print(fitted(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}"))
+    print(fitted(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}"))
     known = {row.mapping: row for row in one.rows}
     rows = tuple(known.get(mapping) or compose.own_row(mapping, []) for mapping in chosen.get("mapping", known))
     label = "_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content]))
@@ -161,8 +161,8 @@ def _fitted(kind: str, splits: Splits, config: Mapping[str, Any], typed: set[str
         print(f"WARNING: {few}; {len(splits['test']):,} test examples prove nothing")
     chosen = [f"{key}={most}" for key, most in sizes.items()]
     if chosen:
-        print(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}")
-        print("  set these keys yourself to change that; data.limits.train=null reads everything")
+        print(fitted(f"  chosen for these texts and about ten minutes on two cores: {' '.join(chosen)}"))
+        print(fitted("  set these keys yourself to change that; data.limits.train=null reads everything"))
     return chosen
 
 
@@ -173,35 +173,38 @@ class Try(reproduce.Driver):
     test: Sequence[Any] = ()
     arguments: tuple[str, ...] = ()
 
-    def conclude(self) -> int:
-        """Draw, write the report, and print the next commands. Returns the exit status."""
+    def following(self) -> str:
+        """The drawings, and the next commands."""
         (plan,) = self.plans
         found = {}  # label -> cell with the first seed
         for slot in plan.slots:
             if slot.cell_id in self.done:
                 found.setdefault(plan.experiment.rows[slot.row].label, slot)
+        if not found:
+            return fitted("next: no cell has finished; the errors are above and in the report")
         cut = words if unspaced(texts_of(one)[0] for one in self.test[:1000]) else str.split
         shown = min(self.test, key=lambda one: abs(len(cut(texts_of(one)[0])) - WORDS_SHOWN))
         texts = shown.texts if isinstance(shown, Example) else (shown.source,)
         expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
-        print(f"attention for a test example: {' | '.join(texts)}{expected}")
+        lines = [fitted(f"attention for a test example: {' | '.join(texts)}{expected}")]
         for label, cell in found.items():
             model = load.load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
             (said,) = model.predict([texts if len(texts) > 1 else texts[0]])
-            print(f"\n{label}: {said.output}\n{terminal.terminal(said, shutil.get_terminal_size().columns)}")
-        status = super().conclude()
-        if found:
-            cells, by = list(found.values()), next(iter(found.values())).config["train"]["best_metric"]
-            better = cells[0].family.METRICS[by].better
-            dev = [better * one.results(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
-            best = cells[dev.index(max(dev))]
-            which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
-            where = elsewhere(self.store.root) + naming(best.config["plugins"])
-            cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
-            again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
-            print(f"""next, with {best.mapping}, {which} on dev ({by} {better * max(dev):.1f}):
-  printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{where} --heat
-  python scripts/export.py {cell} models/{plan.experiment.name}{where}
-three seeds, because one run proves no ranking:
-  python scripts/try.py {again} seed=1,2,3""")
-        return status
+            lines.append(f"\n{label}: {said.output}\n{terminal.terminal(said, width())}")
+        cells, by = list(found.values()), next(iter(found.values())).config["train"]["best_metric"]
+        better = cells[0].family.METRICS[by].better
+        dev = [better * one.results(self.store).metrics.get(f"dev/{by}", -better * math.inf) for one in cells]
+        best = cells[dev.index(max(dev))]
+        which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
+        where = elsewhere(self.store.root) + naming(best.config["plugins"])
+        cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
+        again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
+        lines += [
+            fitted(terminal.LOOK),
+            f"next, with {best.mapping}, {which} on dev ({by} {better * max(dev):.1f}):",
+            f"  printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{where} --heat",
+            f"  python scripts/export.py {cell} models/{plan.experiment.name}{where}",
+            "three seeds, because one run proves no ranking:",
+            f"  python scripts/try.py {again} seed=1,2,3",
+        ]
+        return "\n".join(lines)

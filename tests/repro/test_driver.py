@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import csv
+import fcntl
 import os
 import re
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from dataclasses import replace
@@ -50,6 +54,7 @@ def test_a_run_prints_its_table_and_the_next_ones_make_what_is_missing(planned, 
     assert (store.root / "tables" / "fake_demo.md").is_file() and (store.root / "report" / "fake_demo.html").is_file()
     assert said.err.count("done fake: plain, A, seed 1") == said.err.count("done fake: tuned, A, seed 1") == 1
     assert "2 cells: 0 finished before, 2 to run on" in said.err
+    assert max(len(line) for line in said.out.splitlines() if str(store.root) not in line) <= 100
     # a further evaluation does not train
     driver = reproduce.Driver(planned(lambda page: page["columns"]["a"].update(evaluate=["duc"])), store)
     assert not driver.done and driver.run() == 0
@@ -65,17 +70,44 @@ def test_a_run_prints_its_table_and_the_next_ones_make_what_is_missing(planned, 
     assert "0 cells run, 2 reused, 0 failed" in capfd.readouterr().out
 
 
-def test_the_first_line_says_how_many_cells_how_long_and_where_the_report_will_be(tmp_path, monkeypatch, capfd):
+def test_the_first_line_says_how_many_cells_how_long_before_the_data_are_prepared(tmp_path, monkeypatch, capfd):
     assumed = replace(reproduce.ASSUMED, others={"translation_demo": (8_000, 90)}, slowness=lambda: 2.0)
     monkeypatch.setattr(reproduce, "ASSUMED", assumed)
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
     monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
     with pytest.raises(SystemExit, match="prepared"):
         reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
-    assert capfd.readouterr().err == (
+    assert " ".join(capfd.readouterr().err.split()) == (
         "demo: 6 cells: 0 done, 6 to run; about 18 min of cells (assumed); 9 min with 2 workers. "
-        f"First the data are prepared. The report: {tmp_path}/report/demo_demo.html\n"
+        "First the data are prepared"
     )
+
+
+def test_in_a_terminal_nothing_wraps_and_one_line_shows_the_progress(planned, store, monkeypatch):
+    """A terminal of 80 columns: the epoch is seen, and done cells add no lines."""
+    ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))
+    seen = []
+
+    def read():
+        with contextlib.suppress(OSError):  # the other end is closed
+            while block := os.read(ours, 65536):
+                seen.append(block)
+
+    (reader := threading.Thread(target=read)).start()
+    monkeypatch.delenv("COLUMNS", raising=False)
+    with monkeypatch.context() as patch, os.fdopen(theirs, "w") as terminal:
+        patch.setattr(sys, "stdout", terminal)
+        patch.setattr(sys, "stderr", terminal)
+        assert reproduce.Driver(planned(), store).run() == 0
+    reader.join()
+    os.close(ours)
+    said = re.sub(r"\x1b\[\w", "", b"".join(seen).decode())
+    progress = re.findall(r"\r(  \d/2 done[^\r\n]*)", said)
+    assert any("| training, loss 1: fake: " in line for line in progress), progress
+    lines = [line.split("\r")[-1] for line in said.replace("\r\n", "\n").splitlines() if str(store.root) not in line]
+    assert max(map(len, [*lines, *progress])) <= 80 and "  plain" in {line[:7] for line in lines}
+    assert not any(line.startswith("[1/2]") for line in lines)
 
 
 @pytest.fixture

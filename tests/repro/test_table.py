@@ -12,7 +12,7 @@ from made_table import AMBIGUOUS, BASELINES, COLUMN, FACTS, RECORDS, SOFTMAX, TU
 
 from repro.files import read_json, write_json
 from repro.tables import build as tables
-from repro.tables import render
+from repro.tables import render, screen
 from repro.tables.footers import GROUPS, concerns, of_settings
 
 
@@ -44,9 +44,18 @@ def test_a_row_without_its_cells_is_shown_as_such(made, word):
     plan, store = made({**SOFTMAX, (1, 0.0, 1): None, (1, 0.0, 2): None})
     failed = {cell_of(plan, 1, 0.0, seed).cell_id: "RuntimeError" for seed in (1, 2) if word == "failed"}
     assert [v.text() for v in block(plan, store, failed).rows[1].values] == [word, word, "-"]
-    for rendered in (render.to_text, render.to_markdown, render.to_latex):
+    for rendered, count in ((render.to_text, 2), (render.to_markdown, 1), (render.to_latex, 2), (render.to_screen, 1)):
         lines = rendered(tables.build(plan, store, RECORDS, failed)).splitlines()
-        assert next(x for x in lines if x.strip(" |").startswith("tuned")).count(word) == 2
+        assert next(x for x in lines if x.strip(" |").startswith("tuned")).count(word) == count
+    lost = [
+        line for line in render.to_screen(tables.build(plan, store, RECORDS, failed)).splitlines() if "lam=" in line
+    ]
+    assert (
+        lost
+        == ["  tuned (lam=0.0), seed 1 failed: RuntimeError", "  tuned (lam=0.0), seed 2 failed: RuntimeError"][
+            : len(failed)
+        ]
+    )
 
 
 def test_a_row_that_was_never_run_says_how_long_it_takes(made, monkeypatch):
@@ -98,7 +107,7 @@ def test_a_damaged_cell_is_named_and_the_others_stay(made, name):
     bad.entry(store).path("metrics.json" if name == "weights" else name).write_text("[]")
     built = block(plan, store)
     assert built.rows[0].values[0].summary.n == 1 and built.rows[1].values[0].summary.n == 2
-    assert any(bad.training_id in f and "is damaged" in f for f in built.footers)
+    assert any(bad.training_id in f and "is damaged" in f for f in built.alerts)
     assert any("1 of 2 cells are missing" in f for f in built.footers)
 
 
@@ -179,7 +188,7 @@ def test_deviations_of_a_setting_s_data_are_not_those_of_other_data(made, monkey
     assert of_settings(plan, plan.slots) == ["model: one layer"]
 
 
-HEADERS = ["mapping", "n", "BLEU", "support", "converged", "BLEU", "verdict"]
+HEADERS = ["mapping", "runs", "BLEU", "support", "converged", "BLEU", "verdict"]
 ROW = ["softmax", "2", "30.50 ±0.71", "3.5 ±0.7", "yes: best epoch 2 of 3", "36.38", "not comparable"]
 
 
@@ -187,7 +196,7 @@ def test_text(made):
     lines = render.to_text(tables.build(*made(), AMBIGUOUS)).splitlines()
     start = lines.index("A | B & C_1")
     finding, groups, header, line, softmax, tuned, dashes, lead, constant = lines[start + 1 : start + 10]
-    assert finding == "  No best row: fewer than two rows have converged with 3 seeds or more."
+    assert finding == "  No best row: fewer than two rows have converged with 3 runs or more."
     columns = [0, *(i for i, (a, b) in enumerate(itertools.pairwise(line), 1) if a == "-" and b == " ")]
     cells = [[text[a:b].strip() for a, b in zip(columns, [*columns[1:], None])] for text in (groups, header, softmax)]
     assert cells == [["", "", "ours", "", "", "FR-EN (paper)", ""], HEADERS, ROW], "columns are aligned"
@@ -195,6 +204,62 @@ def test_text(made):
     assert dashes == line and lead.split()[:5] == ["lead", "baseline", "(first", "8", "words)"] and "12.3" in lead
     assert "always the same 2 words" in constant and "hello" not in constant
     assert any(x.startswith("  Not comparable: profile demo; the experiment does not claim to") for x in lines)
+
+
+SCREEN = """\
+A table: 100% & more
+profile demo, 2 runs each: shows that it works, ranks nothing; not comparable with the paper
+
+A | B & C_1
+                                                  BLEU, minus  FR-EN (paper)
+  mapping                             BLEU     ±    first row           BLEU
+  softmax                            30.50  0.71                       36.38
+  tuned (lam=0.5, best of 2 on dev)  34.00  1.41        +3.50          36.9?
+  baseline: lead                     12.35
+  baseline: constant                  1.00
+  baseline: nearest neighbour        29.70
+? the paper's number can be read in two ways"""
+
+
+def test_the_screen(made, monkeypatch):
+    """The main things in a hundred columns; in fewer, what matters least is left out and labels are broken."""
+    table = tables.build(*made(), AMBIGUOUS)
+    monkeypatch.setenv("COLUMNS", "100")
+    assert render.to_screen(table) == SCREEN
+    widths = {}
+    for width in (100, 80, 60, 40):
+        monkeypatch.setenv("COLUMNS", str(width))
+        said = render.to_screen(table)
+        widths[width] = max(map(len, said.splitlines()))
+        assert widths[width] <= width and "34.00" in said and "tuned (lam=0.5" in said, said
+        assert [word in said for word in ("36.9?", "1.41", "+3.50")] == [width > 60, width > 60, width > 40]
+    table.blocks[0].alerts.append("a long reason " * 20)
+    assert max(map(len, render.to_screen(table).splitlines())) <= 40
+
+
+def test_a_screen_has_the_first_score_of_every_test_set(made):
+    """And three scores at most, if there are fewer sets; scores on dev come last."""
+    table = tables.build(*made())
+    row = table.blocks[0].rows[0]
+
+    def shown(*metrics):
+        row.values = [replace(row.values[0], metric=metric) for metric in metrics]
+        return [metrics[i] for i in screen._scores(table.blocks[0])]
+
+    assert shown("dev/a", "test/a", "test/b", "test/c", "test/d") == ["test/a", "test/b", "test/c"]
+    assert shown("dev/a", "x/a", "x/b", "y/a", "z/a", "z/b", "w/a") == ["x/a", "y/a", "z/a", "w/a"]
+    assert shown("dev/a", "test/a") == ["dev/a", "test/a"] and shown("dev/a") == ["dev/a"]
+
+
+def test_a_long_table_shows_the_best_rows(made, monkeypatch):
+    monkeypatch.setattr(screen, "MOST_ROWS", 2)
+    block = tables.build(*made()).blocks[0]
+    first, second = block.own
+    third = replace(second, label="third", values=[replace(second.values[0], runs=[35.0]), *second.values[1:]])
+    nothing = replace(second, label="none", values=[replace(second.values[0], runs=[]), *second.values[1:]])
+    block.rows[2:2] = [nothing, third]
+    assert [row.label for row in screen.rows(block)][:2] == [first.label, "third"]
+    assert screen.notes(block) == ["2 rows with lower scores are in the table's files."]
 
 
 def test_csv_holds_every_number_at_full_precision(made):

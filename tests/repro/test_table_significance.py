@@ -15,7 +15,7 @@ from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
 from repro.protocol import Metric
 from repro.tables import build as tables
-from repro.tables import findings, paired
+from repro.tables import findings, footers, render
 from repro.tables.blocks import Block, Row, Value
 from repro.tables.claims import UNIFORM
 
@@ -50,7 +50,10 @@ def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, lear
     assert [r.convergence.converged for r in rows] == [r != learning for r in (0, 1)]
     assert rows[learning].values[-1].text() == "not known: best epoch 3 of 3, no curve"
     assert not any(v.p_values for r in rows for v in r.values)
-    assert any("gets no verdict if one of its cells has not converged" in f for f in table.footers)
+    assert any("Other rows are not tested, and get no verdict." in f for f in table.footers)
+    assert [r.mark for r in rows] == ["~" if r is rows[learning] else "" for r in rows]
+    said = render.to_screen(table)
+    assert "~ training may not have converged" in said and "ranks nothing" in said
 
 
 def test_one_seed_that_still_learns_is_enough(made):
@@ -70,8 +73,8 @@ def test_no_row_is_compared_with_a_first_row_that_still_learns(tmp_path, monkeyp
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
 SOFTMAX, CLEAR = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0)
-OF = "other rows that converged with 3 seeds or more (p < 0.05, paired over seeds)."
-FEW = "No best row: fewer than two rows have converged with 3 seeds or more."
+OF = "other rows that converged with 3 runs or more."
+FEW = "No best row: fewer than two rows have converged with 3 runs or more."
 
 
 def row(label, scores, state=CONVERGED, baseline=False, better=1):
@@ -95,16 +98,8 @@ def test_one_clear_winner(first):
     said, best, decided, _ = found(
         *((clear, other) if first else (other, clear)), row("lead", (12.0,), baseline=True), row(UNIFORM, (50.0,) * 3)
     )
-    assert said == f"Best: entmax (41.0 ±1.0 BLEU, n = 3), shown to be better than 1 of 1 {OF}"
+    assert said == f"Best: entmax (41.0 ±1.0 BLEU), significantly better than 1 of 1 {OF}"
     assert best == ["entmax"] and decided == [other.label if first else "entmax", UNIFORM], "which is not ranked"
-
-
-def test_a_comparison_says_over_what_it_is_paired(monkeypatch):
-    """The scores of single test examples are not recorded for every metric."""
-    rows = row("softmax", SOFTMAX), row("entmax", CLEAR)
-    assert found(*rows)[0].endswith("(p < 0.05, paired over seeds).")
-    monkeypatch.setattr(paired, "error", lambda row, other, full, metric: 1e-9)
-    assert found(*rows)[0].endswith("(p < 0.05, paired over seeds and test examples).")
 
 
 OTHERS, TOP = [("softmax", SOFTMAX), ("a", SOFTMAX), ("b", SOFTMAX)], ("entmax", (31.0, 32.2, 32.7))
@@ -133,3 +128,16 @@ def test_rows_that_have_not_converged_decide_nothing():
     said, best, decided, _ = found(row("softmax", SOFTMAX), high, low)
     assert best == ["softmax"] and "better than 1 of 1 " in said and decided == ["entmax"]
     assert found(row("softmax", SOFTMAX, LEARNING), high)[:3] == (FEW, [], [])
+
+
+def test_the_subtitle_says_how_far_the_runs_are_evidence():
+    def told(*rows):
+        return footers.evidence([found(*rows)[3]])
+
+    one, first = row("entmax", CLEAR[:1]), row("softmax", SOFTMAX)
+    assert told(one) == "one run: shows that it works, ranks nothing"
+    assert told(row("softmax", SOFTMAX[:2]), one) == "1 to 2 runs a row: shows that it works, ranks nothing"
+    assert told(first, row("entmax", CLEAR)).startswith("3 runs each; *: differs from the first row (p < 0.05,")
+    assert told(first, row("entmax", SOFTMAX)) == "3 runs each: no difference from the first row is significant"
+    learns = row("softmax", SOFTMAX, LEARNING)
+    assert told(learns, one) == "1 to 3 runs a row; not tested against the first row, which may not have converged"

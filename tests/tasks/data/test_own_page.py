@@ -116,7 +116,7 @@ def tried(commands, folder, command, isolated, tmp_path, capsys):
 
 def test_a_tsv_is_tried(tried, tmp_path):
     told = tried(0, *COMMON, *TINY["translation"])
-    assert "3 cells run, 0 reused, 0 failed" in told.out and "nearest neighbour baseline" in told.out
+    assert "3 cells run, 0 reused, 0 failed" in told.out and "baseline: nearest neighbour" in told.out
     assert "pairs.tsv: 300 rows; pairs of texts" in told.out and "note: split by content" in told.err
     report = next((tmp_path / "report").glob("try_pairs_tsv_??????_demo.html")).read_text()
     assert "pairs.tsv: translation" in report
@@ -127,7 +127,7 @@ def test_a_tsv_is_tried(tried, tmp_path):
 @pytest.mark.slow
 def test_texts_are_tried_with_two_seeds(tried):
     told = tried(1, *COMMON[1:], *TINY["imdb"]).out
-    assert "4 cells run" in told and "majority baseline" in told and "attention for a test example: " in told
+    assert "4 cells run" in told and "baseline: majority" in told and "attention for a test example: " in told
     assert told.count("words ") >= 2  # a drawing for each mapping
     (next_step,) = [line for line in told.splitlines() if "predict.py" in line]
     _, text, _, _, _, cell, outputs, _ = shlex.split(next_step.partition("printf ")[2])
