@@ -201,7 +201,7 @@ def runs(table: Table) -> str:
             less = "".join(f"; {UNIFORM} {row.values[at].text()} is not drawn" for row in apart)
             left.set_xlabel(f"{block.headers[at]}: each seed and the mean{less}")
             left.set_title(block.label if len(panels) > 1 else "", fontsize=8.5, loc="left")
-            _curves(right, *zip(*((row, of) for row, of in zip(rows, curves) if row in shown)), metric)
+            _curves(right, shown, [of for row, of in zip(rows, curves) if row in shown], metric)
             right.set_ylabel(_name(metric))
             right.set_title("lines as marked on the left", fontsize=7.5, loc="right")
         return draw.svg(figure, f"{table.title}: runs")
