@@ -1,7 +1,6 @@
-"""The columns of a table: all of them, or those of its screen, which a command prints and its report and page open with.
+"""The columns of a table: all, or those of its screen, which a command prints and its report and page open with.
 
-The screen has at most three scores, the zeros, the difference from the first row and the paper's numbers. If the terminal
-is narrow, the least important columns are left out.
+A screen has few scores, and fewer in a narrow terminal; the others are in the table's files.
 """
 
 import itertools
@@ -53,10 +52,7 @@ def rows(block: Block) -> list[Row]:
 
 
 def columns(block: Block, limit: int = WIDEST, bold: str = "{}", whole: bool = False) -> list[Column]:
-    """The columns that fit into `limit` characters, of `rows`, or with `whole` all columns of all rows.
-
-    The first one has the labels. `bold` is how the best score is printed.
-    """
+    """The columns of `rows` that fit into `limit` characters, labels first, or with `whole` all; `bold`: of the best score."""
     shown, main = block.rows if whole else rows(block), block.main
     values = block.rows[0].values if block.rows else []
     chosen = [i for i, v in enumerate(values) if v.metric != CONVERGENCE] if whole else _scores(block)
