@@ -115,8 +115,8 @@ def test_a_table_without_records_and_a_file_without_a_source_are_refused(written
     page.write_text((written / "pair.md").read_text().replace("## A toy:", "## An old title:"))
     (written / "pair.md").write_text(PAGE)
     (written / "stray.csv").write_text("1")
-    (written / "vqa").mkdir()
-    (written / "vqa" / "attention.png").write_bytes(b"made by hand")
+    (written / "multilabel").mkdir()
+    (written / "multilabel" / "attention.png").write_bytes(b"made by hand")
     assert command("results", f"to={written}") == 2
     said = [line.removeprefix(f"{written}/") for line in capsys.readouterr().err.splitlines()[1:]]
     wanted = [
