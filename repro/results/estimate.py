@@ -86,7 +86,7 @@ class Estimate:
             counts = f"{s.cells:7d}  {s.done:7d}  {s.cells - s.done:7d}  {_rounded(s.hours):>9}"
             lines.append(f"  {cut(label, most):{most}}  {counts}")
             lines[-1] += f"  {_rounded(self.gpu_minutes(s)):>11}" if all_of.gpu_hours else ""
-        lines += [fitted(f"  {label:{most}}  cannot be run: {why}") for label, why in refused.items()]
+        lines += [f"  {label:{most}}  cannot be run: {why}" for label, why in refused.items()]
         if any(not s.cells for s in self.shares.values()):
             lines.append("0 cells: what this needs is counted in a line above.")
         lines += [fitted(f"Hours of {count} cells: {source}.") for source, count in self.sources.items()]

@@ -25,10 +25,12 @@ def further(block: Block) -> list[tuple[str, list[Column]]]:
     runs, over = {len(v.runs) for v in values if v.runs}, any(v.error for v in values)
     few = " and ".join(["Runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
     many = f"95 % intervals over seeds{f' (for fewer than {FEWEST} seeds: {few})' if few else ''}"
-    titles = {Value.spread: few if max(runs, default=0) < FEWEST else many}
-    titles |= {Value.prediction: "95 % prediction intervals for one run with a new seed"}
+    spread, new = (
+        few if max(runs, default=0) < FEWEST else many,
+        "95 % prediction intervals for one run with a new seed",
+    )
     tables = []
-    for text, title in titles.items():
+    for text, title in ((Value.spread, spread), (Value.prediction, new)):
         shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in block.own)]
         made = [Column(block.headers[i], [text(row.values[i]) or "-" for row in block.own]) for i in shown]
         tables += [(title, [Column("mapping", [row.name for row in block.own]), *made])] * bool(made)

@@ -1,7 +1,6 @@
-"""The columns of a table: all of them, or those of its screen, which a command prints and its report and page open with.
+"""The columns of a table: all, or those of its screen, which a command prints and its report and page open with.
 
-The screen has at most three scores, the zeros, the difference from the first row and the paper's numbers. If the terminal
-is narrow, the least important columns are left out.
+A screen has few scores, and fewer in a narrow terminal; the others are in the table's files.
 """
 
 import itertools
@@ -53,13 +52,10 @@ def rows(block: Block) -> list[Row]:
 
 
 def columns(block: Block, limit: int = WIDEST, bold: str = "{}", whole: bool = False) -> list[Column]:
-    """The columns that fit into `limit` characters, of `rows`, or with `whole` all columns of all rows.
-
-    The first one has the labels. `bold` is how the best score is printed.
-    """
+    """The columns of `rows` that fit into `limit` characters, labels first, or with `whole` all; `bold`: of the best score."""
     shown, main = block.rows if whole else rows(block), block.main
     values = block.rows[0].values if block.rows else []
-    chosen = list(range(len(values))) if whole else _scores(block)
+    chosen = [i for i, v in enumerate(values) if v.metric != CONVERGENCE] if whole else _scores(block)
     made = [Column("mapping", [_label(row, whole) for row in shown])]
     if len(runs := {len(row.results) for row in block.own if row.results}) > (not whole):
         made.append(Column("runs", [str(len(row.results) or "") for row in shown]))
@@ -85,6 +81,8 @@ def columns(block: Block, limit: int = WIDEST, bold: str = "{}", whole: bool = F
     if block.published if whole else block.comparable:
         words = [", ".join(dict.fromkeys(short(v) if whole else v.word for v in row.verdicts if v)) for row in shown]
         made.append(Column("verdict", words, 1))
+    if whole and len(values) > len(chosen):
+        made.append(Column(block.headers[-1], [row.values[-1].text() for row in shown]))
     while not whole and (worst := max(made, key=lambda c: c.rank)).rank:
         label, widths, _ = _widths(made)
         if min(label, WIDE_ENOUGH) + sum(len(GAP) + width for width in widths) <= limit:
@@ -131,7 +129,7 @@ def _widths(made: Sequence[Column]) -> tuple[int, list[int], list[str]]:
 def _scores(block: Block) -> list[int]:
     """The positions of the scores to show: the first of every test set, then others, `MOST_SCORES` if there are no more sets."""
     values = block.rows[0].values if block.rows else []
-    scores = [i for i, v in enumerate(values) if v.better and v.metric != CONVERGENCE]
+    scores = [i for i, v in enumerate(values) if v.better]
     scores.sort(key=lambda i: values[i].metric.startswith("dev/"))
     firsts = {values[i].metric.partition("/")[0]: i for i in reversed(scores)}
     sets = [i for i in scores if i in firsts.values() and not values[i].metric.startswith("dev/")]
@@ -154,8 +152,7 @@ def legend(table: Table) -> list[str]:
     """The meaning of the marks, and what the reader must know of the whole table."""
     marks = {row.mark for block in table.blocks for row in block.own}
     gains = [row.gain.printed for block in table.blocks for row in block.rows if row.gain]
-    few = any(gains) and _over_examples(table.blocks)
-    return [*table.alerts, *[LEARNS] * ("~" in marks), *[EXAMPLES] * few]
+    return [*table.alerts, *[LEARNS] * ("~" in marks), *[EXAMPLES] * (any(gains) and _over_examples(table.blocks))]
 
 
 def notes(block: Block) -> list[str]:

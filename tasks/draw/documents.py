@@ -9,6 +9,7 @@ import pandas as pd
 from repro.files import write_atomic
 from repro.report import draw as canvas
 from repro.tables.render import markdown
+from repro.tables.screen import Column
 from repro.tables.statistics import mean_of
 
 AXES = {
@@ -111,7 +112,7 @@ def page(points: pd.DataFrame) -> str:
         lambda counts: ", ".join(map(str, counts if len({*counts}) > 1 else counts[:1])), axis=1
     )
     table = pd.DataFrame(columns).sort_index().fillna("-")
-    body = [[f"{AXES[setting]} {value}", *texts] for (setting, value), *texts in table.itertuples()]
-    scores = "\n".join(markdown(["setting", *columns], body))
+    labels = [f"{AXES[setting]} {value}" for setting, value in table.index]
+    scores = markdown([Column("setting", labels), *(Column(name, [*table[name]]) for name in columns)])
     told = "Runs (seeds): one number if all rows have as many, or one for each row, in the order of the columns."
     return f"## F1 and number of predicted labels\n\n{told}\n\n{scores}\n"
