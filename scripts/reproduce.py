@@ -1,7 +1,7 @@
 """Run the cells of an experiment that are not finished, and print its table next to the published numbers.
 
-    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|paper] [seeds=1,2,3] ['rows=softmax|csparse*']
-                                [columns=fren] [add=MAPPING,key=value] [records=FOLDER] [Hydra overrides] [--plan]
+    python scripts/reproduce.py EXPERIMENT [EXPERIMENT ...] [profile=demo|cpu|gpu|paper] [seeds=1,2,3] ['rows=softmax|csparse*']
+                  [columns=fren] [add=MAPPING,key=value] [records=FOLDER] [lease=FOLDER minutes=N] [Hydra overrides] [--plan]
     python scripts/reproduce.py                       list the experiments
 
     profile   size of the experiment (default demo)          seeds   seeds to run (default: those of the experiment)
@@ -9,6 +9,7 @@
     add       a further row: a mapping from configs/mapping, or one registered by plugins=[FILE.py]; may be repeated;
               add=oscarmax,lam=[0.01,0.1]: several points (one row with the best of them if every column selects on dev)
     records   tables and reports from the small records of their cells in FOLDER/records (docs/results has ours); runs nothing
+    lease     run what ends within N minutes, and keep its records in FOLDER; cells recorded there are done (scripts/on_gpu.sh)
     --plan    print how many cells there are, how many are done, and the hours for the rest; reads no data, runs nothing
     --help    with add=NAME or mapping=NAME: also the parameters of that mapping
 
