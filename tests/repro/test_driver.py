@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import fake_family
 import pytest
+import torch
 from fake_family import runs
 
 from repro import cell as cells
@@ -240,6 +241,32 @@ def test_ctrl_c_is_one_sentence_and_130(planned, store, monkeypatch, capfd):
     assert driver.run() == 130
     said = capfd.readouterr().err
     assert "Traceback" not in said and said.strip().splitlines()[-1].startswith("stopped with 0 of 2 cells done")
+
+
+def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, monkeypatch, capfd):
+    """The error says how long it would take there and here; with a GPU, the demo says first what it would take."""
+    monkeypatch.delenv("SPARSE_ATTENTION_DEVICE", raising=False)
+    monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
+    monkeypatch.setattr(reproduce, "ASSUMED", replace(reproduce.ASSUMED, slowness=lambda: 1.0))
+
+    def begin(*words):
+        reproduce.main(Request.read([f"paths.outputs={tmp_path}", *words], REPRODUCE, ["niculae2017_table2"]))
+
+    with pytest.raises(
+        compose.ConfigError, match=r"needs a GPU.* 7 min of an H200, .*device=cpu 4 h .*slurm_gpu, .*cpu"
+    ):
+        begin("profile=gpu")
+    with pytest.raises(SystemExit, match="prepared"):
+        begin("profile=gpu", "runtime.device=cpu")
+    begin("profile=gpu", "--plan")
+    assert re.search(
+        r"6 to run; about 18 min .* 6.8 GPU-minutes with 6 cells at a time on a GPU", capfd.readouterr().out
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for profile, first in (("demo", "PROFILE=gpu: about 7 minutes here"), ("cpu", "niculae2017_table2: ")):
+        with pytest.raises(SystemExit, match="prepared"):
+            begin(f"profile={profile}", "launcher=local")
+        assert capfd.readouterr().err.startswith(first)
 
 
 def test_a_lease_begins_what_ends_in_time_and_the_next_one_makes_the_rest(planned, store, tmp_path, monkeypatch, capfd):
