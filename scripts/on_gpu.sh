@@ -36,7 +36,9 @@ status=0
 wait $child || status=$?
 trap - TERM INT
 wait $child 2>/dev/null || true  # if a signal ended the first wait
-tar -czf "$folder/scores.tar.gz" -C "$folder" --exclude='*.safetensors' --exclude='*.pt' --exclude=encoding --exclude=checkpoints \
+packed=$(mktemp)
+tar -czf "$packed" -C "$folder" --exclude='*.safetensors' --exclude='*.pt' --exclude=encoding --exclude=checkpoints \
     --exclude='predictions*' --exclude='vqa_results*' --exclude=report --exclude=claim --exclude=scores.tar.gz .
+mv "$packed" "$folder/scores.tar.gz"
 echo "packed: $folder/scores.tar.gz ($(du -k "$folder/scores.tar.gz" | cut -f1) KB)"
 exit $status

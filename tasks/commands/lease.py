@@ -16,7 +16,7 @@ from repro.files import csv_text, write_atomic, write_json
 from repro.identity import Cell
 from repro.launch.display import clock
 from repro.plan import Plan
-from repro.results import archive
+from repro.results import archive, estimate
 from repro.store import Store
 from tasks.commands import recorded, reproduce
 from tasks.commands.driver import Driver
@@ -68,16 +68,22 @@ class Lease(Driver):
             timer.cancel()
 
 
-def main(request: Request, folder: Path) -> int:
-    """Run what ends within `request.minutes`, of which the preparation of the data is a part; write the records to folder/records.
+def main(request: Request) -> int:
+    """Run what ends within `request.minutes`, of which preparing the data is a part; write the records to request.lease.
 
     Returns the exit status, 1 if a cell failed. Raises the errors of `reproduce.main`.
     """
+    folder = Path(request.lease).resolve()
     ends = time.monotonic() + 60 * request.minutes - SAVING
     begun = reproduce.begin(request)
     for plan in begun.plans:
         restore(plan, begun.store, folder)
-    status = Lease(begun.plans, begun.store, begun.paces, ends=ends).run()
+    paces, status, going = begun.paces, 0, True
+    while going:  # as long as cells end and time is left, those that now end in time by the pace of the finished ones
+        lease = Lease(begun.plans, begun.store, paces, ends=ends)
+        status |= lease.run()
+        going = lease.reused < len(lease.done) < len(lease.cells) - len(lease.failed) and time.monotonic() < ends
+        paces = estimate.estimate([("", cell) for cell in lease.cells.values()], begun.store, ASSUMED).paces
     for name in request.names:
         path, count, *_ = recorded.record(replace(request, names=(name,)), folder)
         print(f"{path}: {count} cells" if count else f"{name}: no cell is finished")

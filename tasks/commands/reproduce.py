@@ -229,10 +229,6 @@ def main(request: Request) -> int:
         groups = zip(loaded, outline(loaded, request.overrides, writes=False))
         print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
         return 0
-    if request.lease:
-        from tasks.commands import lease
-
-        return lease.main(request, Path(request.lease).resolve())
     return begin(request).run()
 
 
