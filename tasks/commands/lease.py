@@ -119,7 +119,10 @@ def lay(cell: Cell, record: archive.Archived, store: Store) -> None:
     for test in cell.tests:
         level, told = cell.evaluation(store, test), record["tests"][test.name]
         columns = archive.columns(told["examples"])
-        rows = ({k: v[i] for k, v in columns.items() if i < len(v)} for i in range(max(map(len, columns.values()), default=0)))
+        rows = (
+            {k: v[i] for k, v in columns.items() if i < len(v)}
+            for i in range(max(map(len, columns.values()), default=0))
+        )
         level.write_predictions({"set": test.name, "index": i, "sentence": row} for i, row in enumerate(rows))
         write_json(level.path("metrics.json"), told["scored"])
         write_json(level.path("provenance.json"), told["made"])

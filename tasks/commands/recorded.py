@@ -121,8 +121,10 @@ def outlined(
         return reproduce.outlined(request, tools)
 
 
-def write(request: Request, results: Path) -> int:
+def write(request: Request, results: Path, other: Path | None = None) -> int:
     """Write the records of a request's experiments or sweep, and say what was written. Returns 1 if cells are missing, else 0.
+
+    The records of experiments also come from the folder `other`, of another machine.
 
     The records of experiments also come from the folder `other`, of another machine.
 
