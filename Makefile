@@ -21,12 +21,14 @@ AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS
 # The experiments named <paper>_<table>; PAPER=all selects every paper.
 TABLES := $(sort $(basename $(notdir $(wildcard configs/experiment/*[0-9][0-9][0-9][0-9]_*.yaml))))
 TARGETS := $(addprefix reproduce-,$(filter-out figure5,$(sort $(foreach page,$(TABLES),$(lastword $(subst _, ,$(page)))))))
-pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(PAGES))
+# Not all experiments have the profile gpu.
+HAVING = $(if $(filter gpu,$(PROFILE)),$(sort $(basename $(notdir $(shell grep -l "^  gpu:" configs/experiment/*.yaml)))),$(PAGES))
+pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(HAVING))
 run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) launcher=$(LAUNCHER) $(ARGS)
 RUN    = $(BIN)/python scripts
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-##                the tables: PROFILE=demo|cpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|malaviya2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
+##                the tables: PROFILE=demo|cpu|gpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|malaviya2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
 reproduce-table1: ## sentiment (Martins et al. 2020), entailment (Niculae & Blondel 2017)
 reproduce-table2: ## translation, summarization (Niculae & Blondel 2017, Laha et al. 2018), visual question answering (Martins et al. 2020)
 reproduce-table3: ## multilabel classification on real data (Laha et al. 2018)
@@ -34,10 +36,10 @@ reproduce-nmt:    ## translation outside the papers' tables (Niculae & Blondel 2
 reproduce-snli:   ## entailment with structured alignments (Peters et al. 2018)
 reproduce-deen:   ## translation with fertilities (Malaviya et al. 2018)
 $(TARGETS): reproduce-%: setup
-	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) has no $*; available: $(filter %_$*,$(PAGES))"; exit 2; }
+	@test -n "$(call pages,$*)" || { echo "PAPER=$(PAPER) PROFILE=$(PROFILE) has no $*; tables: $(filter %_$*,$(PAGES)); profiles: demo cpu gpu paper"; exit 2; }
 	@$(call run,$(call pages,$*))
 plan: setup ## cells, finished cells and hours of every experiment under PROFILE and PAPER; reads no data
-	@$(call run,$(filter $(if $(filter all,$(PAPER)),%,$(PAPER)_%),$(TABLES))) --plan
+	@$(call run,$(filter $(if $(filter all,$(PAPER)),%,$(PAPER)_%),$(filter $(TABLES),$(HAVING)))) --plan
 reproduce-figure5: setup ## Figures 4 and 5 of Laha et al. 2018 and their JSD curves: generated documents
 	@$(call run,laha2018_figure5)
 	@$(RUN)/figures.py laha2018_figure4 profile=$(PROFILE) $(ARGS)

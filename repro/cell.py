@@ -139,7 +139,8 @@ def _run_locked(cell: Cell, store: Store, monitor: CellMonitor, loggers: Any, as
     if named := cell.config.get("plugins"):
         record["plugins"] = {plugin: plugins.content(plugin) for plugin in named}
     # may change the last digits of a score
-    record["machine"]["tf32"] = bool(cell.config.get("runtime", {}).get("tf32"))
+    for node, key in (("runtime", "tf32"), ("runtime", "device"), ("train", "precision")):
+        record["machine"][key] = (cell.config.get(node) or {}).get(key, False)
     if loggers:
         monitor.loggers = Loggers(lambda: loggers(cell), monitor.note)
     if aside:

@@ -1,11 +1,12 @@
 """Write the tables, pages and pictures of docs/results, and docs/claims.md, again from their records and the code.
 
     python scripts/results.py                       half a minute; records that contradict their examples are rejected
-    python scripts/results.py [EXPERIMENT ...] [sweep=NAME] [profile=demo|cpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
-                              [the other arguments with which the table was made] [to=FOLDER]
+    python scripts/results.py [EXPERIMENT ...] [sweep=NAME] [profile=demo|cpu|gpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
+                              [the other arguments with which the table was made] [from=FOLDER] [to=FOLDER]
 
     EXPERIMENT   first write the small records of the finished cells of its table, to/records/EXPERIMENT_PROFILE.jsonl
     sweep        first write the records of a sweep of scripts/train.py -m, to/records/sweep_NAME.jsonl
+    from         a folder with records of the same tables from another machine (scripts/on_gpu.sh), which are added
     to           the folder of the records and pages (docs/results)
 
 Records have scores, versions and per-example scores, but no weights and no texts. A cell that is not in the store keeps
@@ -24,14 +25,16 @@ from _entry import ROOT, command
 
 
 @command
-def main(*names: str, overrides: list[str], sweep: str = "", to: Path = ROOT / "docs/results") -> int:
+def main(
+    *names: str, overrides: list[str], sweep: str = "", from_: Path | None = None, to: Path = ROOT / "docs/results"
+) -> int:
     from benchmarks.language_model import report
     from tasks.commands import recorded, results
     from tasks.config.request import REPRODUCE, Request
 
-    if overrides and not (names or sweep):
+    if (overrides or from_) and not (names or sweep):
         raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
     gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
     given = [*overrides, *([f"sweep={sweep}"] if sweep else [])]
-    status = recorded.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve())
+    status = recorded.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve(), from_)
     return status or results.write(to.resolve(), {"language_model": report.page})

@@ -130,8 +130,10 @@ def room(gpus: Sequence[str]) -> tuple[int, str]:
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         free, why = 0, f"nvidia-smi does not tell the free memory ({error})"
     count = max(1, min(free // GB_OF_CELL, cores // CORES_OF_CELL))
-    told = f"{count} cell(s) at a time on each of {len(gpus)} GPU(s): {why}"
-    return count, f"{told}; runtime.workers_per_device=N sets another number"
+    return (
+        count,
+        f"{count} cell(s) at a time on each of {len(gpus)} GPU(s): {why}; runtime.workers_per_device=N sets it",
+    )
 
 
 def places(

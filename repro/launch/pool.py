@@ -83,9 +83,11 @@ def run(
                 named = pinned(cell.config.get("plugins"))
                 arguments = (sender, cell, str(store.root), threads, loggers, place, named)
                 process = context.Process(target=_child, args=arguments, name=cell.cell_id)
-                process.start()
-                sender.close()
-                active[receiver] = (cell, process, time.monotonic(), place)
+                with signals.deferred():  # a process that began is known here before a signal stops it
+                    process.start()
+                    sender.close()
+                    active[receiver] = (cell, process, time.monotonic(), place)
+                signals.obey()
             for ready in wait(list(active)):
                 receiver = cast(Connection, ready)
                 cell, process, started, place = active[receiver]

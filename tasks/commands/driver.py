@@ -157,7 +157,7 @@ class Driver:
     def conclude(self) -> int:
         """Print the drawings and what to read next. Returns the exit status."""
         for number, one in enumerate(self.plans):
-            if one.experiment.draw:
+            if one.experiment.draw and number in self.tables:
                 print(drawings(self.tables[number], one), flush=True)
         print(self.following())
         return self.count()

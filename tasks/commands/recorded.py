@@ -30,7 +30,7 @@ from tasks.config.request import REPRODUCE, Request
 RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 # where and how cells ran; not part of the records, like MIRRORS
-HERE = ("paths", "runtime", "launcher", "logger", "plugins", "sweep")
+HERE = ("paths", "runtime", "launcher", "logger", "plugins", "sweep", "lease", "minutes")
 OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
 ABOUT = ("facts", "signatures")  # only in newer records of sweeps, like baselines, curve and examples
 MIRRORS = ("data.mirror", "data.path")
@@ -41,20 +41,44 @@ def file_of(name: str, profile: str, results: Path = RESULTS) -> Path:
     return results / FOLDER / f"{name}_{profile}.jsonl"
 
 
-def record(request: Request, results: Path = RESULTS) -> tuple[Path, int, int, list[str]]:
+def joined(request: Request, head: Mapping[str, Any]) -> Request:
+    """The request with the seeds, rows and columns that earlier records of the table have; it is the same if they have no other."""
+    (name,), kept = request.names, ("seeds", "rows", "columns")
+    before = Request.read([f"profile={request.profile}", *head.get("arguments", ())], REPRODUCE, [name])
+    own = compose.experiment(name, request.profile).seeds
+    seeds = tuple(dict.fromkeys((*(before.seeds or own), *(request.seeds or own))))
+    seeds = () if {*seeds} == {*own} else tuple(sorted(seeds))
+    same = {k: getattr(request, k) if getattr(request, k) == getattr(before, k) else () for k in kept[1:]}
+    words = {"seeds": ",".join(map(str, seeds)), **{key: "|".join(value) for key, value in same.items()}}
+    typed = [text for text in request.typed if pair(text)[0] not in kept]
+    typed += [f"{key}={text}" for key, text in words.items() if text]
+    return replace(request, seeds=seeds, typed=tuple(typed), **same)
+
+
+def record(request: Request, results: Path = RESULTS, other: Path | None = None) -> tuple[Path, int, int, list[str]]:
     """Write the records of an experiment's table from the cells in the store `paths.outputs`; reads no data.
 
-    Cells that are missing from the store keep the records that the file has of them, so that a table can grow. Returns
+    Cells that are missing from the store keep the records that the file has of them, also those of other seeds, rows and
+    columns than the request's, so that a table can grow; then those of the folder `other` are taken. Returns
     the file, the number of its cells, how many of them were only in the earlier file, and the row, column and seed
     of each cell that is missing from both.
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
-    configs: dict[str, Any] = {}
+    (name,), wanted = request.names, {archive.key(c.config, c.family) for c in outlined(request, {})[1]}
+    path, configs = file_of(name, request.profile, results), dict[str, Any]()
+    earlier, further = archive.cells_of(path), []
+    if other is not None:
+        head, further = archive.read(file_of(name, request.profile, other))
+        if not any(pair(text)[0].partition(".")[0] not in (*HERE, "profile") for text in request.typed):
+            request = Request.read([*request.typed, *head["arguments"]], REPRODUCE, [name])  # what was run there
+        request = joined(request, head)
+    if earlier:
+        request = joined(request, archive.read(path)[0])
     one, cells = outlined(request, {}, configs)
-    path = file_of(one.name, one.profile, results)
-    earlier = archive.cells_of(path)
-    records, lost = archive.collect(cells, Store(cells[0].config["paths"]["outputs"]), earlier)
+    store = Store(cells[0].config["paths"]["outputs"])
+    records, lost = archive.collect(cells, store, [*further, *earlier])
+    lost = [cell for cell in lost if archive.key(cell.config, cell.family) in wanted]
     kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
         asked = {"experiment": one.name, "profile": one.profile, "arguments": _what(request.typed)}
@@ -97,8 +121,12 @@ def outlined(
         return reproduce.outlined(request, tools)
 
 
-def write(request: Request, results: Path) -> int:
+def write(request: Request, results: Path, other: Path | None = None) -> int:
     """Write the records of a request's experiments or sweep, and say what was written. Returns 1 if cells are missing, else 0.
+
+    The records of experiments also come from the folder `other`, of another machine.
+
+    The records of experiments also come from the folder `other`, of another machine.
 
     Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
@@ -108,7 +136,7 @@ def write(request: Request, results: Path) -> int:
         print(f"{path}: {count} cells")
     missing = False
     for name in request.names:
-        path, count, kept, lost = record(replace(request, names=(name,)), results)
+        path, count, kept, lost = record(replace(request, names=(name,)), results, other)
         told = f"{path}: {count} cells" + f", {kept} of them not in the store and kept as they were" * (kept > 0)
         print(told if count > kept else f"{name}: the store has none of its cells; nothing was written")
         print("".join(f"  missing: {one}\n" for one in lost), end="")

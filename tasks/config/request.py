@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a mode
 
 # The commands' own keys; everything else is a key of the configuration.
 TRAIN = ("sweep", "grid")
-REPRODUCE = ("profile", "seeds", "add", "rows", "columns")
+REPRODUCE = ("profile", "seeds", "add", "rows", "columns", "lease", "minutes")
 GRIDS = ("paper",)  # the grid of each mapping's configuration file
 # Keys under these prefixes are chosen by the user and can be deleted; every other key is needed.
 DELETABLE = ("mapping.at.", "mapping.grid.", "task.tune.parameters.", "hydra")
@@ -258,6 +258,7 @@ class Request:
         add: further rows, each as NAME,KEY=VALUE,...
         sweep: name of the sweep, or empty.
         grid: `paper` for each mapping's own grid, or empty.
+        lease: folder of the records of a run that has a limited time, or empty. minutes: that time.
         plan: True if only the number of cells and the hours are requested.
         many: True if the cells are those of a sweep, by -m or --plan.
         flags: Hydra's flags, and their values.
@@ -273,6 +274,8 @@ class Request:
     add: tuple[str, ...] = ()
     sweep: str = ""
     grid: str = ""
+    lease: str = ""
+    minutes: float = 0.0
     plan: bool = False
     many: bool = False
     flags: tuple[str, ...] = ()
@@ -312,12 +315,23 @@ class Request:
             rule = "a name of up to 64 letters, digits, - and _ (it also names a folder)"
             raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
         patterns = {key: tuple(last[key].split("|")) for key in ("rows", "columns") if key in last}
-        kept = {key: last[key] for key in ("profile", "sweep", "grid") if key in last}
+        kept = {key: last[key] for key in ("profile", "sweep", "grid", "lease") if key in last}
         seeds = whole(last["seeds"]) if "seeds" in last else ()
-        add = tuple(words.get("add", ()))
+        add, minutes = tuple(words.get("add", ())), last.get("minutes", "")
+        if ("lease" in last) != bool(minutes) or (minutes and not re.fullmatch(r"\d+(\.\d*)?", minutes)):
+            told = f"lease=FOLDER and minutes=N belong together, N at least 0; got minutes={minutes or 'nothing'}"
+            raise ConfigError(Problem(told, "minutes", minutes))
         plan, many = plan or PLAN in flags, bool({*OURS} & {*flags})
         shown = tuple(flag for flag in flags if flag not in OURS)
-        found = {"seeds": seeds, "add": add, "plan": plan, "many": many, "flags": shown, "typed": tuple(typed)}
+        found = {
+            "seeds": seeds,
+            "add": add,
+            "minutes": float(minutes or 0),
+            "plan": plan,
+            "many": many,
+            "flags": shown,
+            "typed": tuple(typed),
+        }
         return cls(tuple(names), tuple(rest), **patterns, **kept, **found)
 
     @cached_property

@@ -19,13 +19,16 @@ from dataclasses import replace
 
 import fake_family
 import pytest
+import torch
 from fake_family import runs
 
 from repro import cell as cells
 from repro.plan.experiment import read
-from repro.store import sources
+from repro.results import archive
+from repro.store import Store, sources
 from tasks.commands import driver as driving
-from tasks.commands import rates, reproduce
+from tasks.commands import lease as leases
+from tasks.commands import rates, recorded, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
@@ -238,3 +241,63 @@ def test_ctrl_c_is_one_sentence_and_130(planned, store, monkeypatch, capfd):
     assert driver.run() == 130
     said = capfd.readouterr().err
     assert "Traceback" not in said and said.strip().splitlines()[-1].startswith("stopped with 0 of 2 cells done")
+
+
+def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, monkeypatch, capfd):
+    """The error says how long it would take there and here; with a GPU, the demo says first what it would take."""
+    monkeypatch.delenv("SPARSE_ATTENTION_DEVICE", raising=False)
+    monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
+    monkeypatch.setattr(reproduce, "ASSUMED", replace(reproduce.ASSUMED, slowness=lambda: 1.0))
+
+    def begin(*words):
+        reproduce.main(Request.read([f"paths.outputs={tmp_path}", *words], REPRODUCE, ["niculae2017_table2"]))
+
+    with pytest.raises(
+        compose.ConfigError, match=r"needs a GPU.* 7 min of an H200, .*device=cpu 4 h .*slurm_gpu, .*cpu"
+    ):
+        begin("profile=gpu")
+    with pytest.raises(SystemExit, match="prepared"):
+        begin("profile=gpu", "runtime.device=cpu")
+    begin("profile=gpu", "--plan")
+    assert re.search(
+        r"6 to run; about 18 min .* 6.8 GPU-minutes with 6 cells at a time on a GPU", capfd.readouterr().out
+    )
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for profile, first in (("demo", "PROFILE=gpu: about 7 minutes here"), ("cpu", "niculae2017_table2: ")):
+        with pytest.raises(SystemExit, match="prepared"):
+            begin(f"profile={profile}", "launcher=local")
+        assert capfd.readouterr().err.startswith(first)
+
+
+def test_a_lease_begins_what_ends_in_time_and_the_next_one_makes_the_rest(planned, store, tmp_path, monkeypatch, capfd):
+    """On another machine, from the records alone: nothing is lost, and nothing is trained twice."""
+    two = lambda page: page["profiles"]["demo"].update(seeds=[1, 2])  # noqa: E731
+    monkeypatch.setattr(leases.Lease, "seconds", lambda self, cell: 100.0 * cell.seed)
+    (plan,), there, folder = planned(two), store, tmp_path / "lease"
+    assert leases.Lease([plan], there, ends=time.monotonic() + 150).run() == 0
+    said = capfd.readouterr()
+    assert "2 of 4 cells end within" in said.err and "2 cells run, 0 reused, 0 failed, 2 not finished" in said.out
+    found, lost = archive.collect(plan.slots, there)
+    archive.write(recorded.file_of("fake", "demo", folder), {"arguments": []}, found)
+    assert [cell.seed for cell in lost] == [2, 2]
+    here = Store(tmp_path / "here")
+    (stale,) = planned(two, ["data.content=other"])
+    leases.restore(stale, here, folder)
+    assert not any(cell.done(here) for cell in stale.slots), "of other data"
+    leases.restore(plan, here, folder)
+    driver = leases.Lease([plan], here, ends=time.monotonic() + 201)
+    assert driver.run() == 0 and "2 cells run, 2 reused, 0 failed" in capfd.readouterr().out
+    for cell in plan.slots:
+        own, other = (there, here) if cell.seed == 1 else (here, there)
+        assert runs(cell, own) == ["train", "test"] and not cell.entry(other).path("checkpoints/runs").exists()
+    assert [cell.results(here).metrics["test/score"] for cell in plan.slots if cell.seed == 1] == [
+        cell.results(there).metrics["test/score"] for cell in plan.slots if cell.seed == 1
+    ]
+
+
+def test_when_the_time_is_over_the_cells_save(planned, store, capfd):
+    slow = lambda page: page["rows"][0].update(overrides=["task.behaviour=hang"])  # noqa: E731
+    assert leases.Lease(planned(slow), store, ends=time.monotonic() + 4).run() == 0
+    said = capfd.readouterr()
+    assert "2 begin and save what they have" in said.err and "the time is over" in said.err
+    assert "not finished" in said.out

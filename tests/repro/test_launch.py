@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_family
 import pytest
@@ -136,6 +137,31 @@ def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
     if said:
         assert said.startswith(f"{len(expected)} worker(s), not runtime.workers={asked['workers']}: one for each of ")
         assert "workers_per_device=2" in said and (f" GPU(s) x {processes};" in said) == (processes > 1)
+
+
+@pytest.mark.parametrize(
+    "told, cores, each",
+    [
+        ("140000\n90000\n", 32, 8),
+        ("140000\n30000\n", 32, 3),
+        ("9000\n9000\n", 1, 1),
+        ("140000\n140000\n", 12, 3),
+        ("no driver", 32, 1),
+    ],
+)
+def test_memory_and_cores_decide_how_many_cells_share_a_gpu(monkeypatch, told, cores, each):
+    """`auto`: 8 GB of the fullest GPU and 2 of its share of the cores for each; `workers` is not read, on a CPU it is."""
+    asked = []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-0af")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {*range(cores)})
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: asked.append(words) or SimpleNamespace(stdout=told))
+    auto = RUNTIME | {"workers_per_device": "auto", "workers": 1}
+    found, said = launcher.places(auto | {"device": "cuda"})
+    assert found == ["2", "GPU-0af"] * each and asked[0][1] == "--id=2,GPU-0af"
+    assert said.startswith(f"{each} cell(s) at a time on each of 2 GPU(s): ") and "runtime.workers_per_device=N" in said
+    assert ("nvidia-smi does not tell" in said) == (told == "no driver")
+    assert launch.ready({"name": "local"}, auto | {"device": "cuda"}) == (2 * each, said)
+    assert launcher.places(auto) == ([None], None)
 
 
 def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):

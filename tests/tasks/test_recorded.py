@@ -95,6 +95,31 @@ def test_what_was_edited_is_written_again(written, folder):
     assert (written / "pair_demo.md").read_text() == (folder / "pair.md").read_text().removeprefix(PAGE)
 
 
+def test_records_of_another_machine_are_added_and_none_is_dropped(
+    written, folder, learning, tmp_path, monkeypatch, capsys
+):
+    """Seed 2 comes from there, seed 1 stays; the next command may name one of them."""
+    from repro.plan import experiment
+
+    page = EXPERIMENT | {"columns": {"toy": {"label": "generated", "show": SHOW, "overrides": list(learning)}}}
+    monkeypatch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
+    none, there = f"paths.outputs={tmp_path / 'none'}", tmp_path / "lease"
+    path, keys = written / "records" / "pair_demo.jsonl", []
+    asked_there, first = archive.read(path)
+    _, cells = recorded.reproduce.outlined(asked(["seeds=2", none]))
+    for cell, record in zip(cells, first):
+        keys.append(archive.key(cell.config, cell.family))
+        record |= {"key": keys[-1], "seed": 2}
+    archive.write(there / "records" / "pair_demo.jsonl", {**asked_there, "arguments": ["seeds=2"]}, first)
+    assert recorded.record(asked([none]), written, there)[1:3] == (4, 2)
+    told, found = archive.read(path)
+    assert told["arguments"] == ["seeds=1,2"] and {*keys} < {one["key"] for one in found}
+    for words in (["seeds=2"], ["rows=softmax", "columns=toy"], ["seeds=3"]):
+        before = path.read_bytes()
+        missing = recorded.record(asked([*words, none]), written)
+        assert missing[1:3] == (4, 4) and path.read_bytes() == before and len(missing[3]) == 2 * (words == ["seeds=3"])
+
+
 def test_a_record_whose_checksum_is_wrong_is_refused(written, command, capsys):
     """The file is named, and nothing is written."""
     path = written / "records" / "pair_demo.jsonl"

@@ -1,0 +1,140 @@
+"""The profiles `paper` and `gpu` are what the papers say, number by number: sizes, training, search, and the parameters that sizes give."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tasks.config import compose, models
+
+OPENNMT = {
+    "model": {"name": "lstm", "attention": "general", "input_feeding": True, "bidirectional": False, "embed_dim": 500}
+    | {"hidden_dim": 500, "layers": 2, "dropout": 0.3, "init_range": 0.1, "residual": False, "score_scale": 1.0},
+    "optim": {"name": "sgd", "lr": 1.0, "clip": 5.0, "normalize": "sentences", "weight_decay": 0.0},
+    "schedule": {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5},
+    "train": {"max_epochs": 13, "batch_size": 64, "best_metric": "accuracy"},
+    "encode": {
+        "vocab_size": 50000,
+        "max_source_tokens": 50,
+        "max_target_tokens": 50,
+        "subword": "none",
+        "joint": False,
+    },
+    "decode": {"beam": 5, "batch_size": 30, "max_len_b": 100, "length": "none"},
+}
+ADAM = {"name": "adam", "eps": 1e-8, "betas": [0.9, 0.999], "clip": 0.0, "weight_decay": 0.0}
+STATED = {
+    "translation": OPENNMT,
+    "summarization": OPENNMT | {"encode": OPENNMT["encode"] | {"min_count": 5}},
+    "snli": {
+        "model": {"embed_dim": 300, "fixed_vectors": True, "hidden_dim": 100, "dropout": 0.1, "word_dropout": 0.0},
+        "optim": ADAM | {"lr": 3e-4},
+        "schedule": {"name": "fixed"},
+        "train": {"max_epochs": 200, "batch_size": 25},
+        "encode": {"lowercase": False},
+    },
+    "imdb": {
+        "model": {"embed_dim": 300, "fixed_vectors": True, "hidden_dim": 128, "score_dim": 128, "dropout": 0.0}
+        | {"widths": [0.1, 0.5], "ridge": 0.01},
+        "optim": ADAM | {"lr": 1e-3, "weight_decay": 1e-4},
+        "schedule": {"name": "fixed"},
+        "train": {"max_epochs": 10, "batch_size": 16, "best_metric": "macro_f1"},
+        "encode": {"tokenizer": "wordpunct_br", "lowercase": False, "max_tokens": None, "vocab_size": None},
+    },
+    "vqa": {
+        "model": {"layers": 6, "hidden_dim": 512, "heads": 8, "ff_dim": 2048, "dropout": 0.1, "embed_dim": 300}
+        | {"flat_mlp_dim": 512, "flat_out_dim": 1024, "basis_side": 10, "basis_variance": 0.001, "ridge": 0.01},
+        "optim": ADAM | {"lr": 1e-4, "betas": [0.9, 0.98], "eps": 1e-9},
+        "schedule": {"name": "epoch_steps", "warmup_epochs": 3, "decay_epochs": [10, 12], "decay": 0.2},
+        "train": {"max_epochs": 13, "batch_size": 64},
+        "encode": {"max_tokens": 14, "min_answer_count": 9},
+    },
+    "snli_esim": {  # Chen et al. 2017
+        "model": {"embed_dim": 300, "hidden_dim": 300, "dropout": 0.5, "fixed_vectors": False},
+        "optim": ADAM | {"lr": 4e-4, "clip": 10.0},
+        "train": {"batch_size": 32},
+    },
+    "fertility": {
+        "model": {"embed_dim": 256, "hidden_dim": 256, "layers": 2, "dropout": 0.2},
+        "train": {"max_epochs": 10, "batch_size": 64},
+    },
+}
+# What the data of the profile gpu make necessary: raw texts, no GloVe, images without features.
+OF_DATA = {"encode.tokenizer", "encode.vectors", "encode.vector_dim", "model.cnn_channels", "model.cnn_strides"}
+
+
+@pytest.mark.parametrize("task", STATED)
+def test_a_setting_has_the_papers_numbers_and_that_of_the_profile_gpu_differs_in_the_data_alone(composed, task):
+    gpu, paper = (composed([f"task={task}", f"profile={profile}"]) for profile in ("gpu", "paper"))
+    for node, values in STATED[task].items():
+        assert {key: paper[node][key] for key in values} == values, node
+    nodes = {*gpu} - {"data", "task", "profile", "runtime"}
+    changed = {f"{n}.{k}" for n in nodes if isinstance(gpu[n], dict) for k in gpu[n] if gpu[n][k] != paper[n][k]}
+    assert changed <= OF_DATA, changed
+    assert [n for n in nodes if not isinstance(gpu[n], dict) and gpu[n] != paper[n]] == []
+    assert any(text.startswith("data: ") for text in gpu["task"]["deviations"])
+    assert {t for t in paper["task"]["deviations"] if t[:5] not in ("data:", "GloVe")} <= {*gpu["task"]["deviations"]}
+    assert (gpu["runtime"]["workers_per_device"], paper["runtime"]["workers_per_device"]) == ("auto", 1)
+
+
+SEEDS = {"niculae2017_table1": 1234, "martins2020_table1": 42, "martins2020_table2": 87415123}
+TABLES = ("niculae2017_table1", "niculae2017_table2", "niculae2017_nmt", "laha2018_table2", "martins2020_table1")
+TABLES += ("martins2020_table2", "martins2020_nmt", "peters2018_snli", "malaviya2018_deen")
+
+
+def test_the_profile_gpu_has_the_papers_rows_grids_and_seeds():
+    for name in TABLES:
+        gpu, paper = (compose.experiment(name, profile) for profile in ("gpu", "paper"))
+        assert [r.label for r in gpu.rows if r.label != "uniform attention"] == [
+            r.label for r in paper.rows if r.label != "uniform attention"
+        ]
+        ours = {c.grid for c in gpu.columns}
+        assert ours == {c.grid for c in paper.columns} and not gpu.comparable, name
+        assert gpu.seeds == ((SEEDS[name],) if name in SEEDS else paper.seeds[:1])
+    assert [r.label for r in compose.experiment("niculae2017_table2", "gpu").rows][-1] == "uniform attention"
+
+
+def linear(inputs: int, outputs: int, bias: bool = True) -> int:
+    return inputs * outputs + bias * outputs
+
+
+def lstm(inputs: int, units: int) -> int:
+    return 4 * units * (inputs + units) + 8 * units  # torch has two biases
+
+
+def layer(guided: bool) -> int:
+    """Of MCAN: one or two attentions, the feed-forward part, a norm after each."""
+    attentions, norm = 1 + guided, 2 * 512
+    return attentions * (4 * linear(512, 512) + norm) + linear(512, 2048) + linear(2048, 512) + norm
+
+
+WORDS, CLASSES = 700, 3
+DECODER = lstm(1000, 500) + lstm(500, 500)  # words and the output of the step before, then the layer below
+COUNTS = {
+    "translation": 2 * WORDS * 500 + 2 * lstm(500, 500) + DECODER + 500 * 500 + 1000 * 500 + linear(500, WORDS),
+    "snli": WORDS * 300 + linear(300, 100) + 2 * (3 * linear(100, 100) + 3 * 100 * 100) + 100  # the first state
+    + linear(100, 100) + 100 * 100 + 100 + linear(200, 100) + linear(100, CLASSES),
+    "imdb": WORDS * 300 + 2 * lstm(300, 128) + linear(256, 128) + 128 + linear(256, CLASSES),
+    "snli_esim": WORDS * 300 + 4 * lstm(300, 300) + 2 * linear(8 * 300, 300) + linear(300, CLASSES),
+    "vqa": WORDS * 300 + lstm(300, 512) + linear(2048, 512) + 6 * (layer(False) + layer(True))
+    + 2 * (linear(512, 512) + linear(512, 1) + linear(512, 1024)) + 2 * 1024 + linear(1024, CLASSES),
+    "fertility": WORDS * 256 + 2 * lstm(256, 256) + 2 * lstm(512, 256) + linear(512, 11),
+}  # fmt: skip
+CNN = sum(9 * a * b + 2 * b for a, b in ((3, 24), (24, 32), (32, 48), (48, 64)))
+COUNTS["summarization"] = COUNTS["translation"]
+GPU = COUNTS | {"vqa": COUNTS["vqa"] - linear(2048, 512) + CNN + linear(64, 512)}
+
+
+@pytest.mark.parametrize("task", COUNTS)
+def test_a_model_has_as_many_parameters_as_counted_by_hand(composed, task):
+    for profile, counts in (("paper", COUNTS), ("gpu", GPU)):
+        config = composed([f"task={task}", f"profile={profile}"])
+        pixels = {"kind": "pixels", "grid": (64, 64)}
+        image = SimpleNamespace(
+            **pixels if profile == "gpu" else {"kind": "features", "grid": (14, 14), "channels": 2048}
+        )
+        known = {"size": WORDS, "classes": ["c"] * CLASSES, "vector_rows": None, "sizes": (WORDS, WORDS)}
+        known |= {"word_count": WORDS, "answer_count": CLASSES, "image_spec": image, "vectors": None}
+        family = config["task"]["family"]
+        sizes = (WORDS, WORDS) if family == "seq2seq" else (SimpleNamespace(**known),)
+        model = models.build(family, config["model"], config["mapping"], *sizes)
+        assert sum(p.numel() for p in model.parameters()) == counts[task], profile
