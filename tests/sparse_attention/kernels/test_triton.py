@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -149,10 +150,10 @@ def test_short_rows_share_a_program(monkeypatch) -> None:
 
     started: list[tuple[int, ...]] = []
 
-    def launch(kernel: object, programs: int, *rest: object, **c: int) -> None:
+    def launch(kernel: Any, programs: int, *rest: Any, **c: Any) -> None:
         started.append((programs, c["ROWS"], c["BLOCK"], c["num_warps"]))
 
-    monkeypatch.setattr(kernels, "launch", launch)
+    monkeypatch.setattr(kernels.launcher, "instead", launch)
     for op, params in (("sparsemax", {"gamma": 1.0}), ("fusedmax", {"lam": 0.1, "gamma": 1.0})):
         for rows, n in ((33, 9), (33, 50), (2, 1000), (2, 4096)):
             kernels.OPS[op].forward(torch.zeros(rows, n), **params)
