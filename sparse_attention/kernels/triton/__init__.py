@@ -264,7 +264,7 @@ def _cone(rule: str) -> Kernel:
 def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
     (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
     marks = torch.empty_like(x, dtype=torch.int8)
-    work = torch.empty(3 * rows * (n + 1) + 1 >> 1, dtype=torch.float64, device=x.device)
+    work = torch.empty(2, rows, n + 1, dtype=torch.float64, device=x.device)
     kernel, sizes = _of(1, "fusedmax_forward", n, _FUSED, _FEW, MASKED=masked), (rows, n, *form.layout, 1 / gamma, lam)
     _start(kernel, rows, x, bits, p, marks, work, *sizes)
     return p, (marks,)

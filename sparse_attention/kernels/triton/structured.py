@@ -17,7 +17,9 @@ import triton.language as tl
 from .rows import SIZES, most, scores_of, simplex_threshold, some, standing, tile, total
 
 FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1), tl.constexpr(-2)
-RISES, FALLS, GAP = tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+# The code of a position: its border to the one before it, whether it is above a cut, whether that is open, and 16 times its place.
+BORDER, RISES, FALLS, GAP = tl.constexpr(3), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
+UP, OPEN, FAR = tl.constexpr(4), tl.constexpr(8), tl.constexpr(1 << 30)
 
 
 @triton.jit
@@ -28,9 +30,30 @@ def _marks(first, p, spoilt):
 
 @triton.jit
 def _memory(work_ptr, row, rows, n):
-    """Of each row, float64 [n + 1], and behind those of all rows, int32 [n + 1]."""
-    behind = (work_ptr + rows.to(tl.int64) * (n + 1)).to(tl.pointer_type(tl.int32))
-    return work_ptr + row * (n + 1), behind + row * (n + 1)
+    """Of each row, float64 [n + 1], and behind those of all rows, two times int32 [n + 1]."""
+    every = rows.to(tl.int64) * (n + 1)
+    behind = (work_ptr + every).to(tl.pointer_type(tl.int32)) + row * (n + 1)
+    return work_ptr + row * (n + 1), behind, behind + every
+
+
+@triton.jit
+def _apart(at):
+    """Keep loads of wide rows apart, since registers do not hold them all at once."""
+    if at.shape[1] > 4096:
+        tl.debug_barrier()
+
+
+@triton.jit
+def _inverse(count):
+    """1 / count in float64, by a float32 division and a Newton step, since float64 divisions take ten times as long."""
+    guess = (1.0 / count.to(tl.float32)).to(tl.float64)
+    return guess * (2.0 - guess * count)
+
+
+@triton.jit
+def _sum(sums, begin, end, real):
+    """The sum from ``begin`` to ``end``, by running sums."""
+    return tl.load(sums + end, mask=real, other=0.0) - tl.load(sums + begin, mask=real, other=0.0)
 
 
 @triton.jit
@@ -41,7 +64,7 @@ def _groups(begins, starts, count, real, at):
     tl.store(starts + number - 1, at + 0 * number, mask=begins)
     tl.store(starts + number, count + 0 * number, mask=at == count - 1)
     tl.debug_barrier()
-    return tl.load(starts + number - 1, mask=real, other=0), tl.load(starts + number, mask=real, other=1), number
+    return tl.load(starts + number - 1, mask=real, other=0), tl.load(starts + number, mask=real, other=FAR), number
 
 
 @triton.jit
@@ -64,61 +87,96 @@ def _least(a, b):
 
 
 @triton.jit
-def _above(low, high, sums, ends, kept, lam, at):
-    """Where the solution of total variation is above a number t.
-
-    These positions solve a problem of two labels. Its messages are m' = clip(m + z - t, -lam, lam). With ``sums``, those of z - t
-    up to a position, m - (the sum before it) is only clipped, to [low, high], so a scan computes all of them without rounding. Then a position that
-    the messages do not decide is as the next one that they do; they decide the ends.
-    """
-    low, high = tl.associative_scan((low, high), 1, _clipped)
-    s = tl.minimum(tl.maximum(low, 0.0), high) + sums
-    decided = ends | (kept & ((s > lam) | (s <= -lam)))
-    key = tl.where(decided, 2 * at + (s > 0).to(tl.int32), 1 << 30)
-    return kept & ((tl.associative_scan(key, 1, _least, reverse=True) & 1) == 1)
+def _most(a, b):
+    return tl.maximum(a, b)
 
 
 @triton.jit
-def _cut(sums, starts, codes, count, n, lam, slack, LANES: tl.constexpr):
-    """Replace the sums of ``count`` scores by their probabilities, and the codes of their borders by 1 where a group begins.
+def _nearest(x, carry):
+    """The minimum of x from each position on, and of ``carry``; and that of the row."""
+    x = tl.minimum(tl.associative_scan(x, 1, _least, reverse=True), carry)
+    return x, -most(-x)
 
-    A piece between two borders, behind which the values are known to be higher or lower, has the mean t = (sum of z + lam (higher -
-    lower neighbours)) / size. If none of its values is above t, it is constant. Otherwise it falls into pieces above t and
-    pieces up to t. All pieces are cut at once.
+
+@triton.jit
+def _first(codes, at, real, since):
+    """The first position of each position's piece; ``since`` where it began before these positions."""
+    begins = real & (tl.load(codes + at, mask=real, other=0) & BORDER != 0)
+    return tl.maximum(tl.associative_scan(tl.where(begins, at, 0), 1, _most), since)
+
+
+@triton.jit
+def _mean(sums, codes, begin, end, lam, real):
+    """Of pieces, (the sum of z + lam (higher - lower neighbours)) / size, and the neighbours: -1 is lower, 1 higher."""
+    before = tl.load(codes + begin, mask=real, other=0) & BORDER
+    behind = tl.load(codes + end, mask=real, other=0) & BORDER
+    left = tl.where(before == 0, 0, tl.where(before == FALLS, 1, -1))
+    right = tl.where(behind == 0, 0, tl.where(behind == RISES, 1, -1))
+    return (_sum(sums, begin, end, real) + lam * (left + right)) * _inverse(end - begin), left, right
+
+
+@triton.jit
+def _cut(sums, stops, codes, count, lam, slack, FEW: tl.constexpr):
+    """Mark in ``codes`` where the groups of ``count`` values begin, FEW at a time; ``stops`` gets the end of each position's group.
+
+    A piece between two borders, behind which the values are known to be higher or lower, has the mean t of `_mean`. The positions
+    with values above t solve a problem of two labels, whose messages are m' = clip(m + z - t, -lam, lam). If there are none,
+    the piece is constant, else it falls into pieces above t and pieces up to t. All pieces are cut at once. Less the sum of
+    z - t before it, a message is only clipped, so a scan of intervals computes all of them without rounding. Positions that their messages do
+    not decide are as the next one; the last one of a piece is always decided.
     """
-    at = tl.arange(0, LANES)[None, :]
-    real = at < count
-    begins = real & ((at == 0) | (tl.load(codes + at, mask=real, other=0) != 0))
-    mean = real.to(tl.float64)
+    place = tl.arange(0, FEW)[None, :]
+    longest = tl.max(tl.max(count, 1), 0)
+    looking = 1  # the first round cuts nothing, and finds the ends
     cuts = 1
     while cuts == 1:
-        begin, end, _ = _groups(begins, starts, count, real, at)
-        before = tl.load(codes + begin, mask=real, other=0)
-        behind = tl.load(codes + end, mask=real & (end < n), other=0)
-        left = tl.where(before == 0, 0.0, tl.where(before == FALLS, lam, -lam)).to(tl.float64)
-        right = tl.where(behind == 0, 0.0, tl.where(behind == RISES, lam, -lam)).to(tl.float64)
-        origin = tl.load(sums + begin, mask=real, other=0.0)
-        mean = (tl.load(sums + end, mask=real, other=0.0) - origin + left + right) / (end - begin).to(tl.float64)
-        place = (at - begin).to(tl.float64)
-        t = mean + slack
-        lower = tl.load(sums + at, mask=real, other=0.0) - origin - place * t
-        upto = tl.load(sums + at + 1, mask=real, other=0.0) - origin - (place + 1.0) * t
-        start = at == begin
-        low = tl.where(start, left, -lam - lower)
-        high = tl.where(start, left, lam - lower)
-        ends = at + 1 == end
-        up = _above(low, high, tl.where(ends, upto + right, upto), ends, real, lam, at).to(tl.int32)
+        cuts = looking
+        looking = 0
+        key_behind = 0 * count + FAR
+        stop_behind = count
+        j = (longest - 1) // FEW * FEW
+        while j >= 0:
+            at = j + place
+            real = at < count
+            code = tl.load(codes + at, mask=real, other=OPEN)
+            key, key_behind = _nearest(tl.where(code & OPEN != 0, FAR, 2 * at + (code // UP & 1)), key_behind)
+            code = (code & ~(UP | OPEN)) | (key & 1) * UP
+            tl.debug_barrier()
+            tl.store(codes + at, code, mask=real)
+            tl.debug_barrier()
+            following = tl.load(codes + at + 1, mask=at + 1 < count, other=GAP)
+            joined = real & (following & BORDER == 0)
+            cut = joined & ((following ^ code) & UP != 0)
+            tl.store(codes + at + 1, following + tl.where(following & UP != 0, RISES, FALLS), mask=cut)
+            stop, stop_behind = _nearest(tl.where(joined & ~cut, FAR, at + 1), stop_behind)
+            tl.store(stops + at, stop, mask=real)
+            cuts = tl.maximum(cuts, some(cut))
+            j -= FEW
         tl.debug_barrier()
-        tl.store(starts + at, up, mask=real)
+        since = 0 * count
+        message = 0 * lam
+        j = 0
+        while (j < longest) & (cuts == 1):
+            at = j + place
+            real = at < count
+            begin = _first(codes, at, real, since)
+            since = most(begin)
+            end = tl.load(stops + at, mask=real, other=FAR)
+            mean, left, right = _mean(sums, codes, begin, end, lam, real)
+            t = mean + slack
+            lower = _sum(sums, begin, at, real) - (at - begin).to(tl.float64) * t
+            low = tl.where(at == begin, lam * left, -lam - lower)
+            high = tl.where(at == begin, lam * left, lam - lower)
+            low, high = tl.associative_scan((low, high), 1, _clipped)
+            low = tl.minimum(tl.maximum(message, low), high)
+            message = total(tl.where(place == FEW - 1, low, 0.0))
+            s = low + _sum(sums, begin, at + 1, real) - (at + 1 - begin).to(tl.float64) * t
+            s = tl.where(at + 1 == end, s + lam * right, s)
+            decided = (at + 1 == end) | (s > lam) | (s <= -lam)
+            code = tl.load(codes + at, mask=real, other=0) & ~(UP | OPEN)
+            tl.store(codes + at, code | tl.where(decided, tl.where(s > 0, UP, 0), OPEN), mask=real)
+            j += FEW
         tl.debug_barrier()
-        cut = real & ~start & (up != tl.load(starts + at - 1, mask=real & ~start, other=0))
-        tl.store(codes + at, tl.where(up == 1, RISES, FALLS).to(tl.int8), mask=cut)
-        begins = begins | cut
-        cuts = some(cut)
-    p = _projected(mean, real)
-    tl.debug_barrier()
-    tl.store(sums + at, p.to(tl.float64), mask=real)
-    tl.store(codes + at, begins.to(tl.int8), mask=real)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -128,48 +186,44 @@ def fusedmax_forward(
 ):  # fmt: skip
     """p and its marks for ROWS rows of contiguous [R, n]. work: see `_memory`. BLOCK: a power of two, at least n.
 
-    The values of total variation differ from their scores by at most 2 lam, so none up to -1 - 2 lam is in the support: the first cut
-    is there, a bit lower. What is above moves to the front of the memory, and is cut until each piece is constant.
+    The values of total variation differ from their scores by at most 2 lam, so the threshold of the projection is above t = -1 - 2 lam,
+    and scores below t - 2 lam have values below t. These are gaps. The rest moves to the front of the memory, where a piece between
+    gaps has lower neighbours, and is cut until each piece is constant.
     """
     row, at = tile(ROWS, BLOCK)
     inside = (at < n) & (row < rows)
-    sums, starts = _memory(work_ptr, row, rows, n)
+    sums, starts, codes = _memory(work_ptr, row, rows, n)
+    p_row = p_ptr + row * n
     marks = marks_ptr + row * n
     x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
-    top, _empty, spoilt = standing(x)
+    top, _, spoilt = standing(x)
     keep = (x > -float("inf")) & ~spoilt
-    t = -1.001 - 2.01 * lam
-    z = tl.where(keep, tl.maximum((x - top) * scale, t - 1.0 - 2.0 * lam), t).to(tl.float64)
+    z = (x - top) * scale
+    up = keep & (z > -1.001 - 4.001 * lam)
+    tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
+    tl.store(marks + at, _marks(up, tl.where(up, 0.0, 0.0), spoilt), mask=inside)
     lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
-    upto = tl.cumsum(z - t, 1)
-    lower = upto - (z - t)
-    up = _above(-lam64 - lower, lam64 - lower, upto, at == BLOCK - 1, keep, lam64, at)
+    _apart(at)
     place = tl.cumsum(up.to(tl.int32), 1) - 1
     count = total(up.to(tl.int32))
-    left_out = tl.cumsum(keep.to(tl.int32), 1) - place - 1  # kept positions in front of this one that are not up
     tl.store(sums, 0.0 * lam64, mask=row < rows)
-    tl.store(sums + place + 1, tl.cumsum(tl.where(up, z, 0.0), 1), mask=up)
-    tl.store(starts + place, left_out, mask=up)
+    tl.store(sums + place + 1, tl.cumsum(tl.where(up, z, 0.0).to(tl.float64), 1), mask=up)
+    gone = tl.cumsum(keep.to(tl.int32), 1) - place  # by how many kept positions more than the one before it
+    tl.store(starts + place, gone, mask=up)
     tl.debug_barrier()
-    fewer = tl.load(starts + place - 1, mask=up & (place > 0), other=0)
-    tl.store(marks + place, tl.where(left_out != fewer, GAP, 0).to(tl.int8), mask=up)
-    more = total(keep.to(tl.int32)) - count > left_out
-    tl.store(marks + place + 1, tl.where(more, GAP, 0).to(tl.int8), mask=up & (place == count - 1) & (count < n))
+    gap = gone != tl.load(starts + place - 1, mask=up & (place > 0), other=1)
+    tl.store(codes + place, 16 * at + tl.where(gap, GAP, 0), mask=up)
+    more = total(keep.to(tl.int32)) - count >= gone
+    tl.store(codes + place + 1, tl.where(more, GAP, 0), mask=up & (place == count - 1))
     slack = 1e-10 + 1e-10 * lam64  # above what is lost by rounding
-    tl.debug_barrier()
-    if FEW < BLOCK:
-        if some(count > FEW) == 0:
-            _cut(sums, starts, marks, count, n, lam64, slack, FEW)
-        else:
-            _cut(sums, starts, marks, count, n, lam64, slack, BLOCK)
-    else:
-        _cut(sums, starts, marks, count, n, lam64, slack, BLOCK)
-    tl.debug_barrier()
-    p = tl.load(sums + place, mask=up, other=0.0).to(tl.float32)
-    first = tl.load(marks + place, mask=up, other=0) == 1
-    tl.debug_barrier()
-    tl.store(marks + at, _marks(first, p, spoilt), mask=inside)
-    tl.store(p_ptr + row * n + at, tl.where(spoilt, float("nan"), p), mask=inside)
+    _cut(sums, starts, codes, count, lam64, slack, FEW)
+    real = at < count
+    begin = _first(codes, at, real, 0 * count)
+    end = tl.load(starts + at, mask=real, other=FAR)
+    p = _projected(_mean(sums, codes, begin, end, lam64, real)[0], real)
+    source = tl.load(codes + at, mask=real, other=0) // 16
+    tl.store(p_row + source, p, mask=real)
+    tl.store(marks + source, _marks(at == begin, p, count < 0), mask=real)
 
 
 @triton.jit
@@ -206,24 +260,22 @@ def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: t
     tl.debug_barrier()
     tl.store(sums, 0.0 * lam, mask=count > 0)
     tl.store(sums + 1 + at, tl.cumsum(lifted, 1), mask=real)
+    tl.store(order + at, source.to(tl.int16), mask=real)
     begins = real
-    mean = lifted
     merged = 1
     while merged == 1:
         begin, end, number = _groups(begins, starts, count, real, at)
         previous = tl.load(starts + number - 2, mask=real & (number > 1), other=0)
-        below = tl.load(sums + begin, mask=real, other=0.0)
-        mean = (tl.load(sums + end, mask=real, other=0.0) - below) / (end - begin).to(tl.float64)
-        before = (below - tl.load(sums + previous, mask=real, other=0.0)) / tl.maximum(begin - previous, 1).to(
-            tl.float64
-        )
+        mean = _sum(sums, begin, end, real) * _inverse(end - begin)
+        _apart(at)
+        before = _sum(sums, previous, begin, real) * _inverse(tl.maximum(begin - previous, 1))
         pooled = begins & (number > 1) & (mean > before)
         begins = begins & ~pooled
         merged = some(pooled)
-    p = _projected(mean, real)
+    begin, end, _ = _groups(begins, starts, count, real, at)
+    p = _projected(_sum(sums, begin, end, real) * _inverse(end - begin), real)
     tl.store(marks + at, _marks(begins, p, count < 0), mask=real)
-    tl.store(order + at, source.to(tl.int16), mask=real)
-    tl.store(p_row + source, p, mask=real)
+    tl.store(p_row + tl.load(order + at, mask=real, other=0), p, mask=real)
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -239,16 +291,17 @@ def oscarmax_forward(
     """
     row, at = tile(ROWS, BLOCK)
     inside = (at < n) & (row < rows)
-    sums, starts = _memory(work_ptr, row, rows, n)
+    sums, starts, _ = _memory(work_ptr, row, rows, n)
     order = order_ptr + row * n
     marks = marks_ptr + row * n
     p_row = p_ptr + row * n
     x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
-    top, _empty, spoilt = standing(x)
+    top, _, spoilt = standing(x)
     z = tl.where((x > -float("inf")) & ~spoilt, (x - top) * scale, -float("inf"))
     keep = z > -1.001 - lam * n
     count = total(keep.to(tl.int32))
     upto = tl.cumsum(keep.to(tl.int32), 1)
+    _apart(at)
     bits = (z + 0.0).to(tl.int32, bitcast=True)  # one zero
     bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
     keys = sums.to(tl.pointer_type(tl.int64))

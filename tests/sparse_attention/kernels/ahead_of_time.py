@@ -100,9 +100,6 @@ def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
             yield from launches(f"{op} {n}", partial(row, op, n, torch.float32, **params))
         for dtype in (torch.float16, torch.bfloat16):
             yield from launches(f"{op} {TYPES[dtype]}", partial(row, op, 64, dtype, masked=False, **params))
-    for many in (2**12, 2**14, 2**17):  # rows side by side
-        call = partial(row, "fusedmax", 64, torch.bfloat16, many, **dict(MAPPINGS)["fusedmax"])
-        yield from launches(f"fusedmax {many} rows", call)
 
 
 def attention_cases() -> Iterator[Case]:

@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -143,11 +144,18 @@ def test_a_mapping_is_one_launch_forward_and_one_backward(name, dtype, monkeypat
     assert [o for o in operations if o not in FREE] == []
 
 
-def test_enough_programs_for_a_decoder_step_and_not_too_many_for_a_batch(monkeypatch) -> None:
+def test_short_rows_share_a_program(monkeypatch) -> None:
+    """Up to 16 of them, and a warp has at most 1,024 entries (fusedmax 128); the last program may have fewer rows."""
     from sparse_attention.kernels import triton as kernels
 
-    started: list[tuple[int, int]] = []
-    monkeypatch.setattr(kernels, "launch", lambda kernel, programs, *rest, **c: started.append((programs, c["ROWS"])))
-    for rows in (64, 2048, 32768, 500_000):
-        kernels.OPS["fusedmax"].forward(torch.zeros(rows, 1), lam=0.1, gamma=1.0)
-    assert started == [(64, 1), (2048, 1), (2048, 16), (15625, 32)]
+    started: list[tuple[int, ...]] = []
+
+    def launch(kernel: Any, programs: int, *rest: Any, **c: Any) -> None:
+        started.append((programs, c["ROWS"], c["BLOCK"], c["num_warps"]))
+
+    monkeypatch.setattr(kernels.launcher, "instead", launch)
+    for op, params in (("sparsemax", {"gamma": 1.0}), ("fusedmax", {"lam": 0.1, "gamma": 1.0})):
+        for rows, n in ((33, 9), (33, 50), (2, 1000), (2, 4096)):
+            kernels.OPS[op].forward(torch.zeros(rows, n), **params)
+    assert started[:4] == [(3, 16, 16, 1), (3, 16, 64, 1), (2, 1, 1024, 1), (2, 1, 4096, 4)]
+    assert started[4:] == [(5, 8, 16, 1), (17, 2, 64, 1), (2, 1, 1024, 8), (2, 1, 4096, 32)]
