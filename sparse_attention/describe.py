@@ -95,11 +95,13 @@ class Param:
             if value not in self.choices:
                 raise self._refusal(value, f"={value!r} is not one of {', '.join(self.choices)}")
             return value
-        if not (self.tensor and isinstance(value, Tensor)):
+        if self.whole or not (self.tensor and isinstance(value, Tensor)):
             value = number_of(value)
         if isinstance(value, Tensor):
             if not self.tensor:
                 raise self._refusal(value, f" must be a number, not a tensor of shape {tuple(value.shape)}")
+            if self.whole and value.is_floating_point():
+                raise self._refusal(value, f" is {value.dtype}; it must be a number or a tensor of integers")
             if value.dtype == torch.bool:
                 shape = f"of shape {tuple(value.shape)}, which looks like a mask; did you mean mask=...?"
                 raise self._refusal(value, f" is a boolean tensor {shape}")

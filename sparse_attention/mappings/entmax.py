@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import rows
+from ..rows.ragged import over_segments
 from .softmax import softmax
 
 ALPHA = Param(
@@ -32,18 +33,28 @@ ALPHA = Param(
     paper="Peters, Niculae & Martins 2019; Correia et al. 2019 for the gradient in alpha",
     oracle="entmax package (entmax15, entmax_bisect)",
 )
-def entmax(scores: Tensor, dim: int = -1, alpha: float | Tensor = 1.5, mask: Tensor | None = None) -> Tensor:
+def entmax(
+    scores: Tensor,
+    dim: int = -1,
+    alpha: float | Tensor = 1.5,
+    mask: Tensor | None = None,
+    segments: Tensor | None = None,
+) -> Tensor:
     """A family of mappings that contains softmax (alpha = 1) and sparsemax (alpha = 2).
 
     Args:
         scores: any shape; -inf counts as masked.
         alpha: > 0, a number or a tensor over the rows (for learned sparsity).
         mask: bool, broadcastable to scores, True = keep.
+        segments: int64 ``[n]``, the segment of each position along ``dim``, such as the node that an edge leads to; every
+            segment gets weights of its own, in linear time.
     Returns:
         shape of scores; rows sum to 1; a row is NaN if a tensor alpha is out of range there.
     Raises:
         ValueError: alpha is a number <= 0.
     """
+    if segments is not None:
+        return over_segments(entmax, scores, dim, mask, segments, alpha=ALPHA.take(alpha))
     alpha = ALPHA.take(alpha)
     if alpha.__class__ is float and alpha == 2.0:
         return rows("sparsemax", scores, dim, mask, {"gamma": 1.0})

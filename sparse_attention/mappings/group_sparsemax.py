@@ -9,11 +9,10 @@ Forward and backward: in this file; sparsemax uses its kernels.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.ragged import along, over_rows
+from ..rows.ragged import along, over_rows, over_segments
 from ..rows.shape import jagged, tensor
 from .sparsemax import sparsemax
 
@@ -38,7 +37,7 @@ SHARE = Param("share", low=0.0, tensor=False, meaning="sum of a group")
 def group_sparsemax(
     scores: Tensor, groups: int | Tensor, dim: int = -1, share: float = 1.0, mask: Tensor | None = None
 ) -> Tensor:
-    """Sparsemax within each group of positions along ``dim``.
+    """Sparsemax within each group of positions along ``dim``; ``groups`` is what ``sa.sparsemax`` calls ``segments``.
 
     Args:
         scores: any shape; -inf counts as masked.
@@ -56,44 +55,9 @@ def group_sparsemax(
     if jagged(scores):
         return over_rows(lambda x, mask: group_sparsemax(x, groups, share=share, mask=mask), scores, dim, mask, {})
     tensor(scores)
+    if isinstance(groups, Tensor):
+        return over_segments(lambda x: share * sparsemax(x, gamma=share), scores, dim, mask, groups, "groups")
     n = scores.shape[dim] if scores.ndim else 1
-    if isinstance(groups, Tensor):
-        if groups.shape != (n,) or groups.dtype != torch.int64 or bool((groups < 0).any()):
-            raise ValueError(
-                f"groups is {groups.dtype} of shape {tuple(groups.shape)}; it must be int64 of shape ({n},), the group of each position, counted from 0"
-            )
-    elif groups < 1 or n % groups:
+    if groups < 1 or n % groups:
         raise ValueError(f"groups={groups} does not divide {n} positions; give a divisor, or a tensor of groups [{n}]")
-
-    def body(x: Tensor) -> Tensor:
-        if not isinstance(groups, Tensor):
-            return share * sparsemax(x.unflatten(-1, (-1, groups)), gamma=share).flatten(-2)
-        padded, parts = torch.nn.functional.pad(x, (0, 1), value=-torch.inf), []
-        for place in places:
-            p = share * sparsemax(padded[..., place], gamma=share)  # [..., groups, largest]
-            parts.append(p.flatten(-2)[..., place.flatten() < n])
-        return torch.cat(parts, -1)[..., back]
-
-    if isinstance(groups, Tensor):
-        places = _places(groups)
-        back = torch.cat([place[place < n] for place in places]).argsort() if places else groups
-    return along(body, scores, dim, mask) if n else along(lambda x: x, scores, dim, mask)
-
-
-def _places(groups: Tensor) -> list[Tensor]:
-    """The positions of each group, ``[groups, largest]`` int64, padded with n, by sizes.
-
-    Groups of more than 2^k and at most 2^(k + 1) positions are together, so the padding is less than half of a tensor.
-    """
-    order = groups.argsort(stable=True)
-    sizes = groups.unique(return_counts=True)[1]
-    starts = sizes.cumsum(0) - sizes
-    found = []
-    kinds = (sizes - 1).clamp(min=0).to(torch.float64).log2().floor()
-    for kind in kinds.unique():
-        own = kinds == kind
-        at = torch.arange(int(sizes[own].max()), device=groups.device)
-        inside = at < sizes[own].unsqueeze(-1)
-        place = order[(starts[own].unsqueeze(-1) + at).clamp(max=len(groups) - 1)]
-        found.append(place.masked_fill(~inside, len(groups)))
-    return found
+    return along(lambda x: share * sparsemax(x.unflatten(-1, (-1, groups)), gamma=share).flatten(-2), scores, dim, mask)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import fused, on_cpu
-from ..rows.ragged import along
+from ..rows.ragged import along, over_segments
 from ..rows.shape import checked, foreign, scaled
 
 GAMMA = Param("gamma", low=0.0, meaning="temperature: smaller is closer to the maximum")
@@ -25,16 +25,26 @@ GAMMA = Param("gamma", low=0.0, meaning="temperature: smaller is closer to the m
 @register(
     "softmax", params=(GAMMA,), paper="Bridle 1990; Niculae & Blondel 2017, Table of sec. 2", oracle="torch.softmax"
 )
-def softmax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
+def softmax(
+    scores: Tensor,
+    dim: int = -1,
+    gamma: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    segments: Tensor | None = None,
+) -> Tensor:
     """Dense weights: every kept position gets a nonzero weight.
 
     Args:
         scores: any shape; -inf counts as masked.
         gamma: temperature > 0, a number or a tensor over the rows.
         mask: bool, broadcastable to scores, True = keep.
+        segments: int64 ``[n]``, the segment of each position along ``dim``, such as the node that an edge leads to; every
+            segment gets weights of its own, in linear time.
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0.
     """
+    if segments is not None:
+        return over_segments(softmax, scores, dim, mask, segments, gamma=GAMMA.take(gamma))
     gamma = GAMMA.take(gamma)
     if not isinstance(gamma, Tensor):
         p = fused("softmax", scores, dim, mask, {"gamma": gamma})

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..registry import Param, register
 from ..rows.apply import on_last, rows
+from ..rows.ragged import over_segments
 
 GAMMA = Param("gamma", low=0.0, meaning="strength of the regulariser: larger gives more support")
 _ONE = {"gamma": 1.0}
@@ -26,7 +27,13 @@ _ONE = {"gamma": 1.0}
     paper="Martins & Astudillo 2016; Niculae & Blondel 2017, sec. 2",
     oracle="quadratic programme (cvxpy, DAQP); entmax.sparsemax",
 )
-def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: Tensor | None = None) -> Tensor:
+def sparsemax(
+    scores: Tensor,
+    dim: int = -1,
+    gamma: float | Tensor = 1.0,
+    mask: Tensor | None = None,
+    segments: Tensor | None = None,
+) -> Tensor:
     """Euclidean projection onto the simplex, which gives exact zeros.
 
     Args:
@@ -34,12 +41,16 @@ def sparsemax(scores: Tensor, dim: int = -1, gamma: float | Tensor = 1.0, mask: 
         gamma: > 0, a number or a tensor over the rows (for scores ``[B, H, T, n]``, a tensor ``[H, 1]`` gives one
             value per head).
         mask: bool, broadcastable to scores, True = keep.
+        segments: int64 ``[n]``, the segment of each position along ``dim``, such as the node that an edge leads to; every
+            segment gets weights of its own, in linear time.
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0, a row with NaN is NaN.
     Raises:
         ValueError: gamma is out of range, or the mask does not broadcast.
         TypeError: the scores are not floating point, or the mask is not boolean.
     """
+    if segments is not None:
+        return over_segments(sparsemax, scores, dim, mask, segments, gamma=GAMMA.take(gamma))
     if gamma.__class__ is float and gamma == 1.0:  # the most frequent call
         return rows("sparsemax", scores, dim, mask, _ONE)
     return rows("sparsemax", scores, dim, mask, {"gamma": GAMMA.take(gamma)})

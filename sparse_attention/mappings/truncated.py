@@ -17,7 +17,7 @@ from ..kernels.reference.graph import in_order
 from ..kernels.reference.rows import widest
 from ..registry import Param, register
 
-K = Param("k", low=1, closed_low=True, whole=True, tensor=False, meaning="the largest number of positions with weight")
+K = Param("k", low=1, closed_low=True, whole=True, meaning="the largest number of positions with weight")
 MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning="the least softmax probability that the chosen positions hold")  # fmt: skip
 
 
@@ -33,11 +33,12 @@ def _restricted(scores: Tensor, inside: Tensor) -> Tensor:
 
 
 @register("top_k", params=(K,), paper="Gupta et al. 2021 (top-k attention)", oracle="enumeration")
-def top_k(scores: Tensor, mask: Tensor, k: int = 8) -> Tensor:
+def top_k(scores: Tensor, mask: Tensor, k: int | Tensor = 8) -> Tensor:
     """Softmax of the k largest scores.
 
     Args:
-        scores: [..., n]. mask: [..., n], True = keep. k: >= 1; if fewer positions are kept, all of them are used.
+        scores: [..., n]. mask: [..., n], True = keep. k: >= 1, a number or a tensor over the rows; if fewer positions are
+            kept, all of them are used.
     Returns:
         [..., n]; rows sum to 1, with at most k entries above 0.
     """

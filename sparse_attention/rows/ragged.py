@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .shape import PLAIN, jagged, last, per_row, whole
+from .shape import PLAIN, jagged, last, per_row, tensor, whole
 
 
 def eager(function: Any) -> None:
@@ -141,4 +141,71 @@ def over_rows(
     return torch.nested.nested_tensor_from_jagged(values, ends, jagged_dim=ragged)
 
 
+def over_segments(
+    function: Callable[..., Tensor],
+    scores: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    segments: Tensor,
+    name: str = "segments",
+    **params: Any,
+) -> Tensor:
+    """``function(x [..., m], **params)``, a mapping along the last dimension, within each segment of the positions of ``dim``.
+
+    Time and memory are linear in the number of positions, whatever the sizes of the segments.
+
+    Args:
+        segments: the segment of each position, int64 ``[n]`` from 0, in any order.
+        params: numbers, and tensors as `shape.per_row` takes them.
+    Raises:
+        ValueError: the segments have another shape or dtype, or are negative. TypeError: the scores are nested.
+    """
+    if jagged(scores):
+        raise TypeError(f"nested scores are segments already: leave out {name}, or pass the values scores.values()")
+    tensor(scores)
+    n = scores.shape[dim] if scores.ndim else 1
+    if (
+        not isinstance(segments, Tensor)
+        or segments.shape != (n,)
+        or segments.dtype != torch.int64
+        or bool((segments < 0).any())
+    ):
+        given = f"{segments.dtype} of shape {tuple(segments.shape)}" if isinstance(segments, Tensor) else repr(segments)
+        raise ValueError(
+            f"{name} is {given}; it must be int64 of shape ({n},), the segment of each position, counted from 0"
+        )
+    places = _places(segments)
+    back = torch.cat([place[place < n] for place in places]).argsort() if places else segments
+
+    def body(x: Tensor, **values: Any) -> Tensor:
+        padded, parts = torch.nn.functional.pad(x, (0, 1), value=-torch.inf), []
+        rows = {key: value.unsqueeze(-1) if isinstance(value, Tensor) else value for key, value in values.items()}
+        for place in places:
+            p = function(padded[..., place], **rows)  # [..., segments, largest]
+            parts.append(p.flatten(-2)[..., place.flatten() < n])
+        return torch.cat(parts, -1)[..., back]
+
+    return along(body if n else lambda x, **_: x, scores, dim, mask, **params)
+
+
+def _places(segments: Tensor) -> list[Tensor]:
+    """The positions of each segment, ``[segments, largest]`` int64, padded with n, by sizes.
+
+    Segments of more than 2^k and at most 2^(k + 1) positions are together, so the padding is less than half of a tensor.
+    """
+    order = segments.argsort(stable=True)
+    sizes = segments.unique(return_counts=True)[1]
+    starts = sizes.cumsum(0) - sizes
+    found = []
+    kinds = (sizes - 1).clamp(min=0).to(torch.float64).log2().floor()
+    for kind in kinds.unique():
+        own = kinds == kind
+        at = torch.arange(int(sizes[own].max()), device=segments.device)
+        inside = at < sizes[own].unsqueeze(-1)
+        place = order[(starts[own].unsqueeze(-1) + at).clamp(max=len(segments) - 1)]
+        found.append(place.masked_fill(~inside, len(segments)))
+    return found
+
+
 eager(over_rows)
+eager(over_segments)

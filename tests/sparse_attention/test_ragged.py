@@ -86,3 +86,46 @@ def test_what_is_refused():
     ):
         with pytest.raises(error, match=words):
             call()
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [("softmax", {}), ("sparsemax", {"gamma": torch.tensor([0.5, 1.0])}), ("entmax", {"alpha": 1.3})],
+)
+def test_every_segment_gets_the_weights_that_it_has_alone(name, params):
+    """The edges of a graph in any order, two heads, one node without edges; values, gradients, a mask and a NaN."""
+    to = torch.tensor([3, 0, 3, 1, 0, 3, 3, 3, 1, 3, 5])
+    x, keep = torch.randn(len(to), 2, dtype=torch.float64), torch.rand(len(to), 1) < 0.8
+    x[10] = torch.nan
+    x.requires_grad_()
+    mapping = getattr(sa, name)
+    p = mapping(x, dim=0, mask=keep, segments=to, **params)
+    alone = torch.zeros_like(p)
+    for node in to.unique():
+        own = to == node
+        alone[own] = mapping(x[own], dim=0, mask=keep[own], **params)
+    torch.testing.assert_close(p, alone, equal_nan=True)
+    g = torch.randn(len(to), 2, dtype=torch.float64)
+    (a,), (b,) = (torch.autograd.grad(y[:10], x, g[:10]) for y in (p, alone))
+    torch.testing.assert_close(a[:10], b[:10])
+    if name == "sparsemax":
+        plain = x.detach()[:10]
+        grouped = sa.group_sparsemax(plain, to[:10], dim=0)
+        assert torch.equal(sa.Sparsemax()(plain, segments=to[:10], dim=0), grouped)
+
+
+def test_segments_that_do_not_fit_are_refused():
+    x, nested = torch.randn(3, 2), torch.nested.nested_tensor([torch.randn(2, 4)], layout=torch.jagged)
+    for segments in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0, -1, 1]), 2):
+        with pytest.raises(ValueError, match=r"segments is .*; it must be int64 of shape \(3,\)"):
+            sa.sparsemax(x, dim=0, segments=segments)
+    with pytest.raises(TypeError, match=r"leave out segments, or pass the values"):
+        sa.sparsemax(nested, dim=1, segments=torch.tensor([0, 0]))
+
+
+def test_top_k_takes_a_k_for_each_row():
+    x, k = torch.randn(2, 3, 9), torch.tensor([1, 2, 12])
+    assert ((sa.top_k(x, k=k) > 0).sum(-1) == k.clamp(max=9)).all()
+    torch.testing.assert_close(sa.top_k(x.mT, dim=1, k=k), sa.top_k(x, k=k).mT)
+    torch.testing.assert_close(sa.TopK(k=k)(x)[:, 1], sa.top_k(x[:, 1], k=2))
+    assert sa.top_k(x, k=torch.tensor([1, 0, 2]))[:, 1].isnan().all()

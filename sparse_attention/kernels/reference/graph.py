@@ -1,4 +1,5 @@
-"""The reference kernels as ONNX graphs, while `torch.onnx.export` records them.
+"""The reference kernels as graphs of torch's own operators, while `torch.onnx.export` records them, or `torch.export` under
+``kernels.use("reference")``.
 
 A graph contains none of our operators, and what it does cannot depend on the values of its inputs. So no loop may
 end when every row is solved. Roots are found in a fixed number of steps. fusedmax, oscarmax and entmax with alpha above 2
@@ -17,19 +18,24 @@ _DOUBLINGS = 16  # a row of 2^16 positions would need tables of 32 GiB
 
 
 def exporting() -> bool:
-    """True while torch.onnx.export records a graph."""
+    """True while torch.onnx.export records a graph, or torch.export one that may hold none of our operators."""
     if torch.compiler.is_dynamo_compiling():
         return False
     onnx = sys.modules.get("torch.onnx")  # torch imports it on first use
-    return onnx is not None and onnx.is_in_onnx_export()
+    if onnx is not None and onnx.is_in_onnx_export():
+        return True
+    exports = getattr(torch.compiler, "is_exporting", bool)  # torch 2.7 and later
+    return exports() and sys.modules[__name__.rpartition(".reference")[0]].active() == "reference"  # type: ignore[no-any-return]
 
 
 def refuse(
     name: str, instead: str = "export a mapping over rows, such as fusedmax, or compute it outside the model"
 ) -> None:
-    """Raise NotImplementedError while torch.onnx.export records a call of ``name``; ``instead`` is the next step."""
+    """Raise NotImplementedError while a graph is exported with a call of ``name``; ``instead`` is the next step."""
     if exporting():
-        raise NotImplementedError(f"{name} cannot be exported to ONNX, as its solver stops on convergence; {instead}")
+        raise NotImplementedError(
+            f"{name} cannot be exported to ONNX or ATen, as its solver stops on convergence; {instead}"
+        )
 
 
 def in_order(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -233,3 +233,16 @@ def test_script_refuses_with_the_way_out():
     for name, thing in (things | {"top_k": nn.Sequential(sa.make("top_k"))}).items():
         with pytest.raises(NotImplementedError, match=f"torch.jit.script cannot compile {name}; record"):
             torch.jit.script(thing)
+
+
+@pytest.mark.parametrize("name", ["sparsemax", "entmax", "fusedmax", "attention"])
+def test_with_the_reference_kernels_an_exported_program_has_operators_of_torch_alone(name):
+    mapping = (lambda x: sa.sparse_attention(x, x, x, causal=True)) if name == "attention" else getattr(sa, name)
+    model, x = Called(mapping), torch.randn(2, 3, 5, 5)
+    for kernels in ("reference", "auto"):
+        with sa.kernels.use(kernels):
+            program = torch.export.export(model, (x,), dynamic_shapes=(({0: FREE},),))
+        ours = [node for node in program.graph.nodes if str(node.target).startswith("sparse_attention")]
+        assert bool(ours) == (kernels == "auto")
+        other = torch.randn(3, 3, 5, 5)
+        torch.testing.assert_close(program.module()(other), mapping(other), atol=1e-6, rtol=1e-5)
