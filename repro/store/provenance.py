@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ def collect() -> dict[str, Any]:
         "locked": not unlocked() if LOCKS[0].is_file() else None,
         "packages": {name: version for name in PACKAGES if (version := _version(name))},
         "machine": {"system": platform.system(), "cpu": _cpu(), "cores": os.cpu_count(), "gpu": _gpu()},
-        "command": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
 

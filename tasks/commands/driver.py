@@ -1,23 +1,20 @@
 """Run the missing cells of plans, and print each table when it is complete."""
 
-import shlex
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from pathlib import Path
 from types import SimpleNamespace
 
 from repro import launch
 from repro.cell import Cell
-from repro.files import read_json
 from repro.launch.display import Display, cleared, fitted, name, width
 from repro.plan import Plan
 from repro.report import examples, page
 from repro.report.data import Missing, predictions_of
 from repro.results import estimate
-from repro.store import Store, sources
+from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
@@ -26,11 +23,11 @@ from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import is_own
 from tasks.draw import terminal
+from tasks.load.finding import of_other_code
 from tasks.loggers import make_loggers
 
 POLL_SECONDS = 5.0
 STEADY = replace(ASSUMED, slowness=lambda: 1.0)  # for the pages, which must be the same on every machine
-SHOWN, REMOVED = 3, 50  # maximum number of files or cells that are named, and of cells in a command
 
 
 def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
@@ -40,32 +37,6 @@ def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> 
     published = compose.published(one.published)
     return tables.build(
         plan, store, published, failed or {}, deviations, compose.claims(), lambda c: estimate.hours(c, STEADY)[0]
-    )
-
-
-def of_other_code(cells: Sequence[Cell], store: Store) -> str:
-    """A sentence on the finished cells whose code has changed since, with the files and the command to train them again; or ""."""
-    found: dict[Path, list[str]] = {}
-    commits: set[str] = set()
-    today: dict[str, str] = {}
-    for cell in cells:
-        for level in (cell.entry(store), *(cell.evaluation(store, test) for test in cell.tests)):
-            made = read_json(level.path("provenance.json")) or {}
-            if files := sources.changed(made, cell.module, cell.config, today):
-                found.setdefault(cell.entry(store).folder, []).extend(files)
-                code = made.get("code") or {}
-                commits.add(f"{code.get('commit', 'unknown')}{'+changes' if code.get('dirty') else ''}")
-    if not found:
-        return ""
-    files = list(dict.fromkeys(one for each in found.values() for one in each))
-    differs = f"{', '.join(files[:SHOWN])}{f' and {len(files) - SHOWN} more' if len(files) > SHOWN else ''}"
-    named = [place.relative_to(store.root).as_posix() for place in found]
-    which = f"{', '.join(named[:SHOWN])}{f' and {len(named) - SHOWN} more' if len(named) > SHOWN else ''}"
-    step = f"rm -r {shlex.join(map(str, [*found][:REMOVED]))}"
-    return (
-        f"WARNING: {len(found)} of {len(cells)} finished cells were trained or evaluated by other code "
-        f"(commit {', '.join(sorted(commits))}) than today's; changed: {differs}. Their results are those of that code: {which}. "
-        f"To train {'these' if len(found) <= REMOVED else f'the first {REMOVED}'} again, run this and then the same command: {step}"
     )
 
 

@@ -22,12 +22,12 @@ from repro.protocol import parameters
 from repro.results import estimate, records
 from repro.store import Store, StoreError, elsewhere, outputs_folder
 from tasks.commands import compare, reproduce, sweep
-from tasks.commands.driver import of_other_code
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
 from tasks.config.options import Problem, names_in
 from tasks.config.request import HELP, Request, parse, spelled
 from tasks.data import DataError, Progress
+from tasks.load.finding import of_other_code
 from tasks.loggers import make_loggers
 
 JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in any process, leaves a file at its end

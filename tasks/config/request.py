@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property, lru_cache
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -237,7 +238,7 @@ def spelled(text: str) -> str:
     if place := re.fullmatch(r"mapping\.at\.\w+(\.\w+)?", key) if not sign else None:
         sign, key = "++", key if place[1] or value.startswith("{") else f"{key}.name"  # no file has the place
         text = f"{sign}{key}={value}"
-    several = "," in value and not key.startswith("paths.")
+    several = "," in value and not (key.startswith("paths.") or Path(value).exists())
     if key in PATHS and not several and not re.search(r"""^(null)?$|^["'[{]|\$\{|^[a-z]+\(.*\)$""", value):
         return f"{sign}{key}={quoted(os.path.expanduser(value))}"
     if value.isascii() or re.search("[\"']", value):

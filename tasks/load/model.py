@@ -25,7 +25,7 @@ from tasks.data.cache import read_meta
 from tasks.data.images import Blank, ImageError, ImageInput
 from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
-from tasks.load.finding import find_cell
+from tasks.load.finding import find_cell, tell_other_code
 from tasks.load.scoring import opened
 
 WAYS = {"seq2seq": "translate or summarize", "classification": "classify", "vqa": "answer", "multilabel": "label"}
@@ -289,5 +289,6 @@ def load_cell(
     if data := [o for o in overrides if compose.names_data([o])]:
         raise compose.ConfigError(f"{data[0]!r} is not allowed here; scripts/evaluate.py takes a data set")
     cell = cells.admit(folder, cell, plugins)
+    tell_other_code(folder, cell)
     config, model, encoding = opened(folder, cell, overrides)
     return Loaded(model, config, encoding, cell.family, folder)

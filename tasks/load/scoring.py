@@ -18,7 +18,7 @@ from tasks.config import compose
 from tasks.config.options import quoted
 from tasks.data import SPLITS, DataError, NullProgress, is_own
 from tasks.data.read.own import STEMS, ending, packing
-from tasks.load.finding import NoCell, find_cell
+from tasks.load.finding import NoCell, find_cell, tell_other_code
 
 NAME = re.compile(r"\w[\w.+-]{0,60}")
 EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set, in addition to data and its family's keys
@@ -71,6 +71,7 @@ def evaluate(
         test = replace(test, facts={**test.facts, "notes": [*test.facts["notes"], whole]})
     config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
     cell = replace(cell, config=config, tests=(test,), further=further)
+    tell_other_code(folder, cell)
     store = Store(folder.parents[3])
     outcome = cells.run(cell, store)
     found = cell.results(store) if outcome.state in ("done", "skipped") else None

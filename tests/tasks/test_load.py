@@ -11,7 +11,7 @@ import pytest
 from repro.store import Store
 from tasks.config import compose
 from tasks.config.compose import ConfigError
-from tasks.load import NoCell, evaluate, evaluation_config, find_cell
+from tasks.load import NoCell, evaluate, evaluation_config, find_cell, finding, load_cell
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +118,40 @@ REFUSED |= {"data=duc204": "duc2004|no data set"}
 def test_what_an_evaluation_cannot_set_is_refused(trained, override, said):
     with pytest.raises(ConfigError, match=said):
         evaluation_config(trained[0].config, [override])
+
+
+@pytest.mark.parametrize(
+    "command, step",
+    [
+        (
+            "train.py -m task=toy 'data.path=a b' x;y sweep=s",
+            "&& python scripts/train.py -m task=toy 'data.path=a b' 'x;y' sweep=s",
+        ),
+        ("rm -r /", "then the command that trained it"),
+        ("train.py 'x", "then the command that trained it"),
+    ],
+)
+def test_a_model_of_other_code_says_so_once_with_the_command_that_trains_it_again(
+    trained, monkeypatch, caplog, command, step
+):
+    cell, outputs = trained
+    folder = cell.entry(Store(outputs)).folder
+    made = {"code": {"commit": "abc"}, "command": command}
+    monkeypatch.setattr(finding, "read_json", lambda path: made)
+    monkeypatch.setattr(finding, "_TOLD", set())
+    load_cell(folder)
+    assert not caplog.messages, "no code has changed"
+    monkeypatch.setattr(finding.sources, "changed", lambda *_: ["mine.py"])
+    monkeypatch.setattr(finding, "_TOLD", set())
+    load_cell(folder)
+    evaluate(str(folder), ["decode.beam=1"])
+    (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    assert (
+        "by other code (commit abc) than today's; changed: mine.py" in told
+        and step in told
+        and f"rm -r {folder}" in told
+    )
+    monkeypatch.setattr(finding, "_TOLD", set())
+    exported = shutil.copytree(folder, outputs / "elsewhere", dirs_exist_ok=True)
+    load_cell(exported)
+    assert len([record for record in caplog.records if record.levelname == "WARNING"]) == 1, "it is in no store"
