@@ -50,7 +50,7 @@ def recorded(monkeypatch) -> list[str]:
 def weighted(n: int, *arrays: torch.Tensor, block: int = 16, **options: Any) -> None:
     """A launch of `weighted_backward`, which compiles fast; the last of the arrays is given again for those that lack."""
     arrays += arrays[-1:] * (3 - len(arrays))
-    triton.launch(triton._load()[0].weighted_backward, 2, *arrays, n, 1.0, 0.0, BLOCK=block, **options)
+    triton.launch(triton._load()[0].weighted_backward, 2, *arrays, 2, n, 1.0, 0.0, ROWS=1, BLOCK=block, **options)
 
 
 @compiles
@@ -224,6 +224,7 @@ WRONG: dict[str, Any] = {
     "mask of 5 queries": {"mask": lambda x: x[..., :5, :]},
     "mask of 3 heads": {"mask": lambda x: x.expand(2, 3, 6, 9)},
     "mask of 5 dimensions": {"mask": lambda x: x.expand(2, 2, 1, 6, 9)},
+    "mask of another device": {"mask": lambda x: x.to(META)},
     "mask is a list": {"mask": lambda x: x.tolist()},
     "mask is sparse": {"mask": lambda x: x.to_sparse()},
     "lengths of 3 sequences": {"lengths": lambda x: torch.tensor([9, 4, 1])},
@@ -454,7 +455,9 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
     monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", look)
     kernel, x = triton._load()[0].weighted_backward, torch.zeros(64)
     meta = torch.zeros(64, device="meta")
-    launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, meta, meta, 17, 1.0, 0.0, BLOCK=512, num_warps=2))
+    launcher.ahead(
+        x.device, lambda launch: launch(kernel, 2, meta, meta, meta, 2, 17, 1.0, 0.0, ROWS=1, BLOCK=512, num_warps=2)
+    )
     weighted(17, x, block=512, num_warps=2)
     assert compiled == [False] and not launcher._ahead and len(host.Launcher.started) == 1
     weighted(17, x, block=1024)

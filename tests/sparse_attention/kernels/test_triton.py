@@ -147,7 +147,8 @@ def test_enough_programs_for_a_decoder_step_and_not_too_many_for_a_batch(monkeyp
     from sparse_attention.kernels import triton as kernels
 
     started: list[tuple[int, int]] = []
-    monkeypatch.setattr(kernels, "launch", lambda kernel, programs, *rest, **c: started.append((programs, c["ROWS"])))
+    record = lambda kernel, programs, *rest, **c: started.append((programs, c["ROWS"]))  # noqa: E731
+    monkeypatch.setattr(kernels.launcher, "instead", record)
     for rows in (64, 2048, 32768, 500_000):
         kernels.OPS["fusedmax"].forward(torch.zeros(rows, 1), lam=0.1, gamma=1.0)
-    assert started == [(64, 1), (2048, 1), (2048, 16), (15625, 32)]
+    assert started == [(8, 8), (256, 8), (4096, 8), (62500, 8)]
