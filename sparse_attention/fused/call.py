@@ -197,14 +197,14 @@ def checked(
         raise ValueError(f"scale={scale!r} is not a finite number")
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
-        _fits(mask, (*lead, q.shape[-2], k.shape[-2]))
+        _fits(mask, (*lead, q.shape[-2], k.shape[-2]), q)
     function, (alpha, lam, factor, why) = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
     entmax = alpha is not None or alphas is not None
     visible_keys = None if lengths is None else lengths_of_heads(lengths, lead, k)
     spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
     if bias is not None:
-        _fits(bias, (*lead, q.shape[-2], k.shape[-2]), "bias")
+        _fits(bias, (*lead, q.shape[-2], k.shape[-2]), q, "bias")
     slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
     sink = None if sink is None else forms.per_head("sink", sink, q)
     alone = certain(q.shape[-2] == 1)  # a single query sees all keys
@@ -258,12 +258,14 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return tuple(x if x.shape[:-3] == lead else x.expand(*lead, *x.shape[-3:]) for x in (q, k, v))  # type: ignore[return-value]
 
 
-def _fits(mask: Tensor, shape: tuple[int, ...], name: str = "mask") -> None:
+def _fits(mask: Tensor, shape: tuple[int, ...], q: Tensor, name: str = "mask") -> None:
     if name == "bias" and not (isinstance(mask, Tensor) and mask.dtype.is_floating_point):
         raise TypeError(f"bias is {getattr(mask, 'dtype', type(mask).__name__)}; it must be a floating-point tensor")
     tensor(mask, name)
     if name == "mask" and mask.dtype != torch.bool:
         raise not_boolean(mask)
+    if mask.ndim and mask.device != q.device:
+        raise ValueError(f"{name} is on {mask.device} and q on {q.device}; move them to one device")
     if not broadcasts(mask.shape, shape):
         raise ValueError(
             f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "

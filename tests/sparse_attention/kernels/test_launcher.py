@@ -224,6 +224,7 @@ WRONG: dict[str, Any] = {
     "mask of 5 queries": {"mask": lambda x: x[..., :5, :]},
     "mask of 3 heads": {"mask": lambda x: x.expand(2, 3, 6, 9)},
     "mask of 5 dimensions": {"mask": lambda x: x.expand(2, 2, 1, 6, 9)},
+    "mask of another device": {"mask": lambda x: x.to(META)},
     "mask is a list": {"mask": lambda x: x.tolist()},
     "mask is sparse": {"mask": lambda x: x.to_sparse()},
     "lengths of 3 sequences": {"lengths": lambda x: torch.tensor([9, 4, 1])},
