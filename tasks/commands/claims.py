@@ -123,6 +123,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
             of=Counter(map(_word, counted)),
             many=NUMBERS[many] if many < len(NUMBERS) else many,
             EXCLUDED=EXCLUDED,
+            SUPPORTED=SUPPORTED,
             OPEN=OPEN,
         )
     )
