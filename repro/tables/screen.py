@@ -63,9 +63,9 @@ def columns(block: Block, limit: int = WIDEST, bold: str = "{}", whole: bool = F
         of_rows = [row.values[i] for row in shown]
         texts = [v.text() if whole else v.mean if v.summary or i == main else "-" for v in of_rows]
         texts = [bold.format(text) if v.best else text for v, text in zip(of_rows, texts)]
-        made.append(Column(block.headers[i], texts, 0 if i in (main, chosen[0]) else 3 + 2 * place))
+        made.append(Column(block.headers[i], texts, 0 if i in (main, chosen[0]) else 5 + 3 * (place > 1)))
         if i == main and not whole and max(runs, default=0) > 1:
-            made.append(Column("±", [v.sd.removeprefix("±") for v in of_rows], 10))
+            made.append(Column("±", [v.sd.removeprefix("±") for v in of_rows], 6))
     for zeros in [i for i, v in enumerate(values) if v.metric.endswith("zeros") and i not in chosen][:1]:
         texts = [v.mean if (v := row.values[zeros]).summary else "-" for row in shown]
         made.append(Column(block.headers[zeros], texts, 1))
@@ -77,7 +77,7 @@ def columns(block: Block, limit: int = WIDEST, bold: str = "{}", whole: bool = F
     beside = [c for c, metric in enumerate(block.against) if metric in [values[i].metric for i in chosen]]
     for place, c in enumerate(beside if whole else beside[:MOST_SCORES]):
         texts = ["" if row.baseline else "-" if (t := row.theirs[c]) is None else t.text() for row in shown]
-        made.append(Column(theirs[c][1], texts, (3, 6, 8)[min(place, 2)], theirs[c][0]))
+        made.append(Column(theirs[c][1], texts, (3, 7, 9)[min(place, 2)], theirs[c][0]))
     if block.published if whole else block.comparable:
         words = [", ".join(dict.fromkeys(short(v) if whole else v.word for v in row.verdicts if v)) for row in shown]
         made.append(Column("verdict", words, 1))

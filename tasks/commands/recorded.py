@@ -242,7 +242,7 @@ def show(request: Request, results: Path) -> int:
         plan, store = archive.restore(one, cells, known, asked.overrides)
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
-        print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run; report: {html}\n")
+        print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run\nreport: {html}\n")
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
         render.write(made, outputs / "tables" / stem)

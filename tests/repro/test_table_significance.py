@@ -15,9 +15,10 @@ from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
 from repro.protocol import Metric
 from repro.tables import build as tables
-from repro.tables import findings, footers, render
-from repro.tables.blocks import Block, Row, Value
+from repro.tables import findings, footers, render, screen
+from repro.tables.blocks import Block, Row, Table, Value
 from repro.tables.claims import UNIFORM
+from repro.tables.statistics import Mean
 
 
 def noisy(row):
@@ -141,3 +142,19 @@ def test_the_subtitle_says_how_far_the_runs_are_evidence():
     assert told(first, row("entmax", SOFTMAX)) == "3 runs each: no difference from the first row is significant"
     learns = row("softmax", SOFTMAX, LEARNING)
     assert told(learns, one) == "1 to 3 runs a row; not tested against the first row, which may not have converged"
+
+
+def test_a_screen_shows_differences_with_intervals_of_one_kind():
+    """Over runs with a star if significant; over test examples if no row has enough runs, which the legend says."""
+    first, clear = row("softmax", SOFTMAX), row("entmax", CLEAR)
+    block = found(first, clear)[3]
+    assert screen.columns(block)[-1].texts == ["", "+10.0 [+9.9, +10.2]*"]
+    clear.gain = Mean(10.0, 1.0, 1e6, (10.0,), 1.0)
+    difference = screen.columns(block)[-1]
+    assert (difference.texts[1], difference.header) == ("+10.0 [+8.0, +12.0]*", "first row [95 %]")
+    table = Table("", "", "", [block], [])
+    assert screen.legend(table) == [screen.EXAMPLES]
+    other = row("other", CLEAR)
+    other.gain = Mean(1.0, 0.1, 2, (1.0, 1.1, 0.9))
+    block.rows.append(other)
+    assert screen.columns(block)[-1].texts[1:] == ["+10.0*", "+1.0 [+0.6, +1.4]"] and screen.legend(table) == []

@@ -156,7 +156,7 @@ def test_a_table_without_records_and_a_file_without_a_source_are_refused(written
 def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
     assert recorded.show(asked([f"paths.outputs={tmp_path}"]), folder) == 0
     out = capsys.readouterr().out
-    assert "nothing was run; report: " in out and "softmax" in out
+    assert "nothing was run\nreport: " in out and "softmax" in out
     assert (tmp_path / "tables" / "pair_demo_from_records.md").is_file() and not (tmp_path / "cells").exists()
     page = (tmp_path / "report" / "pair_demo_from_records.html").read_text()
     assert "No predictions are stored for this column" in page and "empty output" not in page
