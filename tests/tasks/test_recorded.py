@@ -191,7 +191,7 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
 def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypatch, capsys, tmp_path):
     asked, told = [], {"empty": (0, 0, []), "grown": (2, 1, []), "short": (2, 0, ["a cell"])}
 
-    def record(request, to):
+    def record(request, to, other):
         (name,) = request.names
         asked.append((name, request.typed, to))
         return (tmp_path / name, *told.get(name, (2, 0, [])))
