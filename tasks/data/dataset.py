@@ -123,6 +123,15 @@ def make(
                 share = (n := sum(text in known for text in texts[split])) / max(len(texts[split]), 1)
                 warning = ". WARNING: its scores show what was memorised" if share >= MEMORISED else ""
                 count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) are also in train{warning}", n)
+        classes = (about or {}).get("classes" if kind == "texts" else "labels", ())
+        for split, records in splits.items() if manifest.get("kind") == "own" else ():
+            if isinstance(records, Labelled):
+                there = {*np.flatnonzero(np.any(records.labels, 0)).tolist()}
+            else:
+                there = {record.label for record in records} if classes else set()
+            absent = [name for i, name in enumerate(classes) if i not in there]
+            named = ", ".join(absent[:6]) + (", ..." if absent[6:] else "")
+            count(f"of {len(classes)} classes without an example in {split}: {named}", len(absent))
         return splits
 
     prints = {s: fingerprint(name, s, source, limits.of(s)) for s, source in sources.items()}

@@ -21,7 +21,7 @@ import shlex
 import stat
 import sys
 import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -126,7 +126,11 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
         if 3 * raw.count(b"\0") > len(raw):
             step = f"it may be UTF-16 without its mark: {_iconv(('UTF-16BE', 'UTF-16LE')[at % 2], path)}"
     except UnicodeDecodeError as error:
-        at, problem = error.start, f"0x{raw[error.start]:02X} is not UTF-8"
+        at, column = (
+            error.start,
+            len(raw[raw.rfind(b"\n", 0, error.start) + 1 : error.start].decode(errors="replace")) + 1,
+        )
+        problem = f"0x{raw[at]:02X} is not UTF-8 (column {column:,})"
         step = f"convert it to UTF-8: {_conversion(raw, path)}"
     if at < 0:
         return text
@@ -139,6 +143,13 @@ def _conversion(raw: bytes, path: Path) -> str:
 
     with suppress(DataError), opened(path) as stream:
         raw = stream.read(1 << 17) + raw
+    rest = raw.decode(errors="ignore")
+    if len(rest.encode()) - len(rest) > len(raw) - len(
+        rest.encode()
+    ):  # more bytes of letters beyond ASCII than damaged ones
+        return (
+            f"{_iconv('UTF-8', path).replace('iconv', 'iconv -c')}, which leaves out what is damaged; the rest is UTF-8"
+        )
     found = from_bytes(raw)
     best = [m for m in found if m.encoding == "cp1252" and m.coherence > found[0].coherence - 0.05] or [*found]
     name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, if others seem equally likely
@@ -185,8 +196,8 @@ def read_lines(path: Path) -> list[str]:
     return [text for _, text in numbered(path)]
 
 
-def parse_json(text: str, path: Path, line: int = 1) -> Any:
-    """Parse JSON text that starts at `line` of a file; DataError for invalid JSON."""
+def parse_json(text: str, path: Path, line: int = 1, step: str = AGAIN) -> Any:
+    """Parse JSON text that starts at `line` of a file; DataError for invalid JSON, with `step` as the next one."""
     only = None if "\n" in text else line
     try:
         return json.loads(text)
@@ -194,14 +205,15 @@ def parse_json(text: str, path: Path, line: int = 1) -> Any:
         told, at = str(error), only
         if isinstance(error, json.JSONDecodeError):
             told, at = f"{error.msg}, column {error.colno:,}", line + error.lineno - 1
-        raise damaged(path, f"not valid JSON ({told})", "JSON", line=at) from error
+        raise damaged(path, f"not valid JSON ({told})", "JSON", line=at, step=step) from error
 
 
 def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: int | None = None) -> dict:
     """Check that a JSON value is an object with these fields and types, and return it."""
-    wanted = f"an object with {', '.join(fields)}"
+    wanted = f"an object with {', '.join(fields)}" if fields else "an object"
     if not isinstance(entry, dict):
-        raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line)
+        step = "rename the file to .json, if it is one list" if isinstance(entry, list) and line == 1 else AGAIN
+        raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line, step=step)
     if missing := [name for name in fields if name not in entry]:
         raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line, value=missing)
     for name, kind in fields.items():
@@ -274,7 +286,7 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
     lines = (f"{text}\n" for _, text in numbered(path))
     first = [_SEPARATOR.sub("\n", line) for line in islice(lines, 1)]  # Excel's line that names the delimiter
     reader = csv.reader(chain(first, lines), strict=True, **dialect)
-    expected = f"columns {', '.join(columns)}" if columns else "a table"
+    expected, last = f"columns {', '.join(columns)}" if columns else "a table", 0
     try:
         head, empty = next(filter(None, reader)), True
         if missing := [name for name in columns if name not in head]:
@@ -284,7 +296,18 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
             said = f"the header line has the column {', '.join(twice)[:200]} twice"
             raise damaged(path, said, "different columns", line=1, value=twice)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
-        for cells in filter(None, reader):  # blank lines are skipped
+        last, recent = reader.line_num, deque[list[str]](maxlen=100)
+        for cells in reader:
+            first, last = last + 1, reader.line_num
+            if not cells:
+                continue  # blank lines are skipped
+            if last > first and (n := _swallowed(cells, recent, dialect)):
+                said, step = (
+                    f"a cell holds {n:,} lines that look like rows: a quote is not closed",
+                    _unquote(path, first, last),
+                )
+                raise damaged(path, said, expected, line=first, step=step, value=n)
+            recent.append(cells)
             if not needed <= len(cells) <= len(head):
                 n, line, expected = len(cells), reader.line_num, f"{len(head)} cells, as in the header line"
                 raise damaged(path, f"{n} cells", expected, line=line, value=n)
@@ -299,4 +322,34 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         if "field limit" in str(error):
             problem = f"a cell has more than {LONGEST_TEXT:,} characters"
             step = "shorten it, leave the row out, or close its quotes"
+        elif line - last > 1:
+            step, line = _unquote(path, last + 1, last + 1 if "end of data" in str(error) else line), last + 1
+            problem = f"a quote is not closed ({error})"
         raise damaged(path, problem, expected, line=line, step=step) from error
+
+
+def _swallowed(cells: Sequence[str], rows: Iterable[Sequence[str]], dialect: Mapping[str, Any]) -> int:
+    """How many lines within a cell look like rows, if a quote that is not closed may have joined them; else 0.
+
+    Such a line has as many cells as the rows before, with a class of theirs; without classes, nearly all of at least five lines.
+    """
+    lines = [line for cell in cells for line in cell.split("\n")[1:] if line]
+    own = [row for row in csv.reader(lines, **dialect) if len(row) == len(cells) and all(row)]
+    if not own:
+        return 0
+    columns = [Counter(column) for column in zip(*(row for row in rows if len(row) == len(cells)))]
+    classes = [i for i, column in enumerate(columns) if 4 * len(column) <= column.total()]
+    if classes:
+        return sum(all(row[i] in columns[i] for i in classes) for row in own)
+    return len(own) if len(lines) > 5 and len(own) >= 0.9 * (len(lines) - 1) else 0  # the last one may end the cell
+
+
+def _unquote(path: Path, first: int, last: int) -> str:
+    """What to do about a quote that is not closed, which opens in the line `first`."""
+    file, made = shlex.quote(str(path)), f"{path.name.partition('.')[0]}_rows.jsonl"
+    lines = "; ".join(f'{line}s/"//g' for line in dict.fromkeys((first, last)))
+    step = f"if the quotes of these lines belong to the text, remove them: sed -i {shlex.quote(lines)} {file}"
+    if path.suffix in (".gz", ".bz2", ".xz", ".zst"):
+        step = f"unpack it, then {step.replace(file, shlex.quote(str(path.with_suffix(''))))}"
+    code = f"import pandas; pandas.read_csv({str(path)!r}).to_json({made!r}, orient='records', lines=True)"
+    return f"{step}; if it is one text of several lines: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(made)}"

@@ -17,6 +17,7 @@ from tasks.config.options import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered
+from tasks.data.read.labelled import is_list, joined
 from tasks.data.read.own import setting
 from tasks.data.records import clean
 
@@ -76,7 +77,7 @@ class Column:
     @cached_property
     def kind(self) -> str:
         """nested (lists or objects), empty (at most one value), class, number (or an identifier), text, or word (single words, as in a dictionary)."""
-        if self.nested or (self.values and all(map(own.is_list, self.values))):
+        if self.nested or (self.values and all(map(is_list, self.values))):
             return "nested"
         if len(self.values) < 2:
             return "empty"
@@ -244,10 +245,10 @@ def _decided(
             raise _refused(file, said, columns, f"correct data.{key}, or leave it out")
     label = None if wanted == "files" else settings.get("label") or _label(file, columns, wanted)
     tags = [c for c in columns if c.name.lower() in TAGS]
-    several = [c for c in tags if c.kind == "nested" or (c.kind == "word" and own.joined(c.values))]
+    several = [c for c in tags if c.kind == "nested" or (c.kind == "word" and joined(c.values))]
     if label is None and wanted is None and several:
         some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
-        sign = None if several[0].kind == "nested" else own.joined(several[0].values) or None
+        sign = None if several[0].kind == "nested" else joined(several[0].values) or None
         ways = setting(path=str(file), text=some, label=[several[0].name], separator=sign)
         raise _other(file, "several labels for each text", f"task=multilabel data=features {ways}")
     free = [c for c in columns if c.name != label]

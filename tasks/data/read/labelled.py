@@ -1,11 +1,14 @@
-"""Documents as vectors with labels: the reader of ARFF files, and the preprocessing common to all such data sets.
+"""Documents as vectors with labels: the reader of ARFF files, the preprocessing common to all such data sets, several labels in a cell.
 
 Features have mean 0 and variance 1 on train. As in Laha et al., constant features and examples without a label are left
 out.
 """
 
+import ast
 import io
-from collections.abc import Mapping
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -105,3 +108,43 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
 def plain(name: str) -> str:
     """A name without ARFF's quotes and escapes."""
     return name.strip().strip("'\"").replace("\\'", "'").replace('\\"', '"')
+
+
+def joined(values: Iterable[str]) -> str:
+    """The separator of several labels in one cell, as in a|b, if most of the labels occur in other cells too; else ""."""
+    for sign in "|;,":
+        cells = [[part.strip() for part in value.split(sign)] for value in set(values)]
+        times = Counter(part for parts in cells for part in set(parts))
+        several = [times[part] > 1 for parts in cells if len(parts) > 1 for part in parts]
+        if several and "" not in times and sum(several) >= len(several) / 2:
+            return sign
+    return ""
+
+
+def listed(text: str) -> list[Any] | None:
+    """The items of a list that Python or pandas wrote into a cell, as in ['a', 'b']; None if the cell is no list.
+
+    Raises ValueError for one that cannot be read, such as ['a' 'b'], which numpy writes.
+    """
+    text = text.strip()
+    if not re.fullmatch(r"\[.*\]|[({]\s*['\"].*['\"]\s*,?\s*[)}]", text, re.S):
+        return None
+    if not re.match(r".\s*(['\"]|[\])]$)", text, re.S) and not re.search(r"[,;|]", text):
+        return None  # a single name in brackets
+    if re.search(r"(['\"])\s+\1", text):  # Python would join the two texts
+        raise ValueError(f"{text[:40]!r} is a list without commas")
+    try:
+        items = ast.literal_eval(text)
+    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"{text[:40]!r} is a list that cannot be read") from error
+    if not isinstance(items, (list, tuple, set)):
+        raise ValueError(f"{text[:40]!r} is not a list of labels")
+    return sorted(items, key=str) if isinstance(items, set) else list(items)
+
+
+def is_list(text: str) -> bool:
+    """Whether a cell holds a list as text, readable or not."""
+    try:
+        return listed(text) is not None
+    except ValueError:
+        return True

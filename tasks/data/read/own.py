@@ -5,12 +5,10 @@ A path is either one table, or a folder with the table of each split: `train.csv
 no quoting: a cell is the text between two tabs.
 """
 
-import ast
 import json
 import re
 import shlex
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, repeat
 from pathlib import Path
@@ -25,6 +23,7 @@ from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
+from tasks.data.read.labelled import listed
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
@@ -35,7 +34,7 @@ WHOLE = ""  # key used instead of a split name: one file that is still to be spl
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
-PART = re.compile(r"[^-]+-\d+-of-\d+\.parquet")  # as on the hub
+PART = re.compile(r"([^-]+)-(\d+)-of-(\d+)")  # as on the hub
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
@@ -92,9 +91,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
                 return {WHOLE: files}
         step = f"correct data.path ({wanted})"
         raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
-    if parts := [file for folder in (place, place / "data") for file in sorted(folder.glob("*-of-*.parquet"))]:
-        raise _in_parts(place, [file for file in parts if PART.fullmatch(file.name)] or parts)
-    by_split = {}
+    by_split: dict[str, tuple[Path, ...]] = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
         there = [one for one in there if one[0][0] != ".txt"] or there
@@ -104,8 +101,11 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
             raise DataError(what, names, "keep one of them there", split, names)
         if there:
             by_split[split] = there[0][1]
+    if (error := _in_parts(place)) and (not by_split or PART.match(error.key)):
+        raise error
     missing = [split for split in needed if split not in by_split]
-    others = {*place.iterdir()} - {file for files in by_split.values() for file in files}
+    used = {file for files in by_split.values() for file in files}
+    others = sorted(file for file in place.iterdir() if file not in used and _shown(file, place))
     ends = {end for one in layouts for end in one} - {".txt"}
     if "dev" not in by_split and any(ending(p) in ends for p in others):
         missing = [split for split in SPLITS if split not in by_split]  # dev may have another name
@@ -115,24 +115,71 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         if len(pairs) == 1 and len(pairs[0]) == 2:
             return {WHOLE: pairs[0]}
     if missing and set(by_split) != {"test"}:
+        renames = []
+        for split in missing:
+            alike = [
+                file for file in others if file.name.lower().startswith(STEMS[split]) and (ending(file),) in layouts
+            ]
+            renames += [(file.name, f"{split}{ending(file)}{packing(file)}") for file in alike[:2]]
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
-        held = ", ".join(sorted(file.name for file in place.iterdir())[:12]) or "nothing"
+        held = (
+            ", ".join(sorted(file.name for file in place.iterdir() if not file.name.startswith("."))[:12]) or "nothing"
+        )
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to one file, which is split by content"
+        if len(renames) == len(missing):
+            moves = " && ".join(shlex.join(["mv", "-n", *names]) for names in renames)
+            step = f"if they are these, rename them: (cd {shlex.quote(str(place))} && {moves}); or set data.path to one file"
         raise DataUnavailable(what, where, step, "data.path", missing)
+    unread = [file.name for file in others if not re.match(r"(?i)readme|licen[cs]e|citation", file.name)]
+    count(f"files of {place.name} are not read: {', '.join(unread[:6])}{', ...' if unread[6:] else ''}", len(unread))
     return by_split
 
 
-def _in_parts(place: Path, parts: Sequence[Path]) -> DataError:
-    """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet, and the command that joins them."""
-    stems = dict.fromkeys(file.name.partition("-")[0] for file in parts)
-    target, known = f"{place.resolve().name}_joined", {name for names in STEMS.values() for name in names}
-    code = f"import datasets, glob, os; os.makedirs({target!r}, exist_ok=True); "
-    code += f"[datasets.Dataset.from_parquet(sorted(glob.glob(glob.escape({str(parts[0].parent)!r}) + f'/{{s}}-*-of-*.parquet')))"
-    code += f".to_parquet(f'{target}/{{s}}.parquet') for s in {[stem for stem in stems if stem in known]!r}]"
-    step = f"join them: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(target)}"
-    return DataError(f"{place} has files in parts", f"{', '.join(file.name for file in parts[:6])}", step)
+def _in_parts(place: Path) -> DataError | None:
+    """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet or en/train/0000.parquet.
+
+    It names the command that joins the parts, or the folder to set. None if there are no such files.
+    """
+    found: dict[Path, dict[str, list[Path]]] = {}  # folder -> split, as its files name it -> its parts
+    known = {name for names in STEMS.values() for name in names}
+    for file in sorted(file for depth in ("*", "*/*", "*/*/*") for file in place.glob(depth)):
+        folder, split, part = file.parent, file.stem, PART.fullmatch(file.stem)
+        if part:
+            split = part[1]
+        elif folder.name in known and file.stem.isdigit():
+            folder, split = folder.parent, folder.name
+        elif folder == place:  # a whole file, which has its place
+            continue
+        if (file.suffix,) in FILES and file.suffix != ".tsv" and split in known and _shown(file, place):
+            found.setdefault(folder, {}).setdefault(split, []).append(file)
+    if not found:
+        return None
+    folder, splits = next(iter(found.items()))
+    files = [file for parts in splits.values() for file in parts]
+    names = ", ".join(str(file.relative_to(place)) for file in files[:6])
+    if len(found) > 1 or all(file.stem in known for file in files):
+        step = " or ".join(f"data.path={shlex.quote(str(one))}" for one in [*found][:6])
+        return DataError(f"{place} has its files in other folders", names, f"name one: {step}", files[0].name)
+    for split, parts in splits.items():
+        numbers = [(int(part[2]), int(part[3])) for part in (PART.fullmatch(file.stem) for file in parts) if part]
+        if numbers and [n for n, _ in numbers] != [*range(numbers[0][1])]:
+            said = f"{folder} has {len(numbers)} of the {numbers[0][1]} parts of {split}"
+            return DataError(said, names, "download the others too", files[0].name)
+    target = f"{place.resolve().name}_joined"
+    code = (
+        f"import os, datasets; os.makedirs({target!r}, exist_ok=True); [data.to_parquet(f'{target}/{{split}}.parquet') "
+    )
+    code += f"for split, data in datasets.load_dataset({str(folder)!r}).items()]"
+    then = f"{target}/train.parquet" if [*splits] == ["train"] else target
+    step = f"join them: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(then)}"
+    return DataError(f"{place} has files in parts", names, step, files[0].name)
+
+
+def _shown(file: Path, place: Path) -> bool:
+    """Whether a file is not hidden: neither its name nor that of a folder below `place` starts with a dot."""
+    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(place).parts)
 
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
@@ -180,12 +227,28 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     if ending(path) == ".jsonl" or (ending(path) == ".json" and _is_lines(path)):
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".json":
-        loaded = formats.parse_json(formats.read_text(path), path)
+        lines = f"if its records follow each other without commas: jq -c . {shlex.quote(str(path))} > {shlex.quote(path.stem)}.jsonl"
+        loaded = formats.parse_json(formats.read_text(path), path, step=f"{lines}; otherwise {formats.AGAIN}")
         if not isinstance(loaded, list) or not loaded:
-            raise damaged(path, "its top level is not a list", "a list of objects", step=STEP)
+            raise damaged(path, "its top level is not a list", "a list of objects", step=_rows_in(path, loaded))
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
     else:
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
+
+
+def _rows_in(path: Path, loaded: Any) -> str:
+    """What to do with a JSON file that is not a list of objects: the command that writes its rows, if it has some."""
+    if not isinstance(loaded, dict):
+        return STEP
+    if rows := [
+        key for key, value in loaded.items() if isinstance(value, list) and value and isinstance(value[0], dict)
+    ]:
+        code = f"import json; json.dump(json.load(open({str(path)!r}))[{rows[0]!r}], open({f'{path.stem}_rows.json'!r}, 'w'))"
+    elif loaded and all(isinstance(value, dict) for value in loaded.values()):  # as pandas writes a table by default
+        code = f"import pandas; pandas.read_json({str(path)!r}).to_json({f'{path.stem}_rows.json'!r}, orient='records')"
+    else:
+        return f"if it is one record, give it more; otherwise {STEP}"
+    return f"write its rows: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(f'{path.stem}_rows.json')}"
 
 
 def _is_lines(path: Path) -> bool:
@@ -212,46 +275,6 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
     except Exception as error:  # errors of Arrow and of the package itself
         why = f"it cannot be read ({type(error).__name__}: {error})"
         raise damaged(path, why, "a whole file", step=formats.AGAIN) from error
-
-
-def joined(values: Iterable[str]) -> str:
-    """The separator of several labels in one cell, as in a|b, if most of the labels occur in other cells too; else ""."""
-    for sign in "|;,":
-        cells = [[part.strip() for part in value.split(sign)] for value in set(values)]
-        times = Counter(part for parts in cells for part in set(parts))
-        several = [times[part] > 1 for parts in cells if len(parts) > 1 for part in parts]
-        if several and "" not in times and sum(several) >= len(several) / 2:
-            return sign
-    return ""
-
-
-def listed(text: str) -> list[Any] | None:
-    """The items of a list that Python or pandas wrote into a cell, as in ['a', 'b']; None if the cell is no list.
-
-    Raises ValueError for one that cannot be read, such as ['a' 'b'], which numpy writes.
-    """
-    text = text.strip()
-    if not re.fullmatch(r"\[.*\]|[({]\s*['\"].*['\"]\s*,?\s*[)}]", text, re.S):
-        return None
-    if not re.match(r".\s*(['\"]|[\])]$)", text, re.S) and not re.search(r"[,;|]", text):
-        return None  # a single name in brackets
-    if re.search(r"(['\"])\s+\1", text):  # Python would join the two texts
-        raise ValueError(f"{text[:40]!r} is a list without commas")
-    try:
-        items = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:40]!r} is a list that cannot be read") from error
-    if not isinstance(items, (list, tuple, set)):
-        raise ValueError(f"{text[:40]!r} is not a list of labels")
-    return sorted(items, key=str) if isinstance(items, set) else list(items)
-
-
-def is_list(text: str) -> bool:
-    """Whether a cell holds a list as text, readable or not."""
-    try:
-        return listed(text) is not None
-    except ValueError:
-        return True
 
 
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:

@@ -128,7 +128,7 @@ def split_by_content(
     work = max((_work(_heads(side)).sum() for side in sides), default=0)
     if work > MOST_PAIRS / 5 and any(map(_near_too_many, sides)):
         return replace(split_by_content(keys, names), alike=len(keys), crowded=True)
-    crowded = work > 2 * MOST_PAIRS or any(side.shape[1] >= MOST_WORDS for side in sides)
+    crowded = bool(work > 2 * MOST_PAIRS) or any(side.shape[1] >= MOST_WORDS for side in sides)
     found = [_likely_pairs(side) if crowded else _near_pairs(side) for side in sides]
     near = np.concatenate([pairs for pairs, _ in found], axis=1) if found else np.empty((2, 0), dtype=np.int64)
     order = np.argsort(-np.concatenate([j for _, j in found]), kind="stable") if found else near[0]

@@ -19,6 +19,7 @@ from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
+from tasks.data.read.labelled import is_list, joined
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.own import setting
 from tasks.data.read.pairs import Translated
@@ -166,8 +167,11 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
     number = {name: i for i, name in enumerate(classes)}
     for row in (row for found in rows.values() for row in found):
         if row.cells[-1] not in number:
-            found = f"{options.label} is {row.cells[-1][:40]!r}{near(row.cells[-1], classes)}"
-            step = f"correct it, or leave out such rows: {setting(drop=[*options.drop, row.cells[-1] or 'LABEL'])}"
+            why = "is not in data.classes" if options.classes else "no training example has"
+            found = f"{options.label} is {row.cells[-1][:40]!r}, which {why}{near(row.cells[-1], classes)}"
+            step = f"correct it; or leave out such rows: {setting(drop=[*options.drop, row.cells[-1] or 'LABEL'])}"
+            if row.cells[-1]:
+                step += f"; or keep them, though they cannot be learned: {setting(classes=[*classes, row.cells[-1]])}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     whole = own.whole_of(files)
@@ -192,10 +196,10 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
             said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
             raise row.wrong(said, "a class; fill it in or delete the rows", blank)
         found[row.cells[-1]] = None
-    sign = own.joined(found)
-    if several := [name for name in found if own.is_list(name)] or [name for name in found if sign and sign in name]:
+    sign = joined(found)
+    if several := [name for name in found if is_list(name)] or [name for name in found if sign and sign in name]:
         row = next(row for row in rows if row.cells[-1] in several)
-        separator = None if own.is_list(several[0]) else sign
+        separator = None if is_list(several[0]) else sign
         ways = setting(text=options.text[0], label=[options.label], separator=separator)
         step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"

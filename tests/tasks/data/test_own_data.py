@@ -7,6 +7,7 @@ import csv
 import gzip
 import json
 import shlex
+import subprocess
 from types import SimpleNamespace
 
 import datasets
@@ -18,7 +19,7 @@ from small_vqa2 import COLOURS, picture
 
 from tasks.commands.try_data import check_file
 from tasks.config.request import Request
-from tasks.data import DataError
+from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.read import own
 from tasks.data.read.guess import guess
 from tasks.data.read.splits import near_pairs
@@ -304,6 +305,66 @@ def test_the_command_that_joins_parts_of_the_hub_runs_as_printed(tmp_path, opene
     exec(shlex.split(command)[-1], {})
     found = opened("table", path=str(tmp_path / then), text="text", label="label").read(None)
     assert len(found["train"]) + len(found["dev"]) == 500 and len(found["test"]) == 100
+    hub, table = tmp_path / "hub", {"text": "text", "label": "label"}
+    (hub / "data").rename(hub / "en")
+    assert f"load_dataset('{hub}/en')" in own._in_parts(hub).next_step.replace("'\"'\"'", "'")
+    (hub / "de" / "train").mkdir(parents=True)
+    for name in ("0000", "0001"):
+        datasets.Dataset.from_list(rows[:300]).to_json(hub / "de" / "train" / f"{name}.jsonl")
+    with refused(DataError, says="name one: data.path=") as told:
+        opened("table", path=str(hub), **table)
+    assert f"data.path={hub}/de or data.path={hub}/en" in str(told.value)
+    assert own._in_parts(hub / "de").next_step.endswith("data.path=de_joined/train.parquet")
+    (hub / "en" / "train-00000-of-00002.parquet").unlink()
+    with refused(DataError, says="1 of the 2 parts of train"):
+        opened("table", path=str(hub / "en"), **table)
+
+
+def test_hidden_files_are_ignored_further_ones_are_said_and_other_names_get_the_command(tmp_path, opened):
+    def noted():
+        found = opened("table", path=str(folder), text="text", label="label")
+        found.read(NullProgress())
+        return " ".join(found.notes)
+
+    rows, folder = "text,label\n" + "".join(f"{sentence(i)},{'ab'[i % 2]}\n" for i in range(400)), tmp_path / "own"
+    folder.mkdir()
+    for name in ("train.csv", "dev.csv", "test.csv", ".DS_Store", "._train.csv", "README.md"):
+        (folder / name).write_text(rows)
+    assert "not read" not in noted()
+    (folder / "train (1).csv").write_text(rows)
+    (folder / "test.csv").write_text("text,label\n" + "".join(f"{sentence(i)},a\n" for i in range(400, 420)))
+    assert "1 files of own are not read: train (1).csv" in (said := noted())
+    assert "1 of 2 classes without an example in test: b" in said
+    (folder / "train (1).csv").unlink()
+    (folder / "dev.csv").rename(folder / "Development.csv")
+    with pytest.raises(DataUnavailable, match=r"mv -n Development\.csv dev\.csv"):
+        noted()
+    (folder / "Development.csv").rename(folder / ".dev.csv")
+    assert "dev is a tenth of train" in noted()
+
+
+SWALLOWED = [("text,label", "good {i},pos", 12, 2), ("source,target", "good {i},bien {i}", 19, 9)]
+
+
+@pytest.mark.parametrize("head, row, last, lines", SWALLOWED)  # a label of the rows before; no labels, nine such lines
+def test_a_quote_that_swallows_rows_is_told_with_the_command_that_removes_it(tmp_path, head, row, last, lines):
+    path, columns = tmp_path / "own.csv", tuple(head.split(","))
+    rows = [head, *(row.format(i=i) for i in range(2, 30))]
+    opens, closes = [*rows], rows[last - 1].replace(",", '",', 1)
+    opens[9] = f'"{rows[9]}'
+    path.write_text("\n".join([*opens[: last - 1], closes, *rows[last:]]))
+    with refused(DataError, key="own.csv", line=10) as told:
+        list(own.rows(path, columns))
+    assert abs(told.value.value - lines) <= 1
+    command = shlex.split(told.value.next_step.split("remove them: ")[1].split("; if it")[0])
+    subprocess.run(command, check=True)
+    assert command[0] == "sed" and len(list(own.rows(path, columns))) == 28
+    path.write_text("\n".join(opens))  # it is never closed
+    with refused(DataError, key="own.csv", line=10, says="sed -i '10s/\"//g' "):
+        list(own.rows(path, columns))
+    text = '"one, two\nthree\nfour, five\nsix\nseven",' + rows[2].partition(",")[2]  # two of its lines have two cells
+    path.write_text("\n".join([*rows, text]))
+    assert list(own.rows(path, columns))[-1].cells[0] == "one, two three four, five six seven"
 
 
 def test_json_lines_in_a_json_file_are_read(tmp_path):
@@ -318,3 +379,17 @@ def test_json_lines_in_a_json_file_are_read(tmp_path):
     (tmp_path / "a.json").write_text("\n".join([*lines, "{"]))
     with pytest.raises(DataError, match=r"a\.json, line 4"):
         list(own.rows(tmp_path / "a.json", ("a",)))
+    wrong = {
+        "{\n}\n{\n}\n": "jq -c .",
+        '{"data": [{"a": 1}]}': "['data']",
+        '{"a": {"0": 1}}': "pandas.read_json",
+        '{"a": 1}': "one record",
+    }
+    for text, step in wrong.items():
+        (tmp_path / "a.json").write_text(text)
+        with pytest.raises(DataError) as caught:
+            list(own.rows(tmp_path / "a.json", ("a",)))
+        assert step in caught.value.next_step.replace("'\"'\"'", "'")
+    (tmp_path / "a.jsonl").write_text('[{"a": 1}]')
+    with pytest.raises(DataError, match=r"rename the file to \.json"):
+        list(own.rows(tmp_path / "a.jsonl", ("a",)))

@@ -14,6 +14,7 @@ from tasks.config.request import parsed
 from tasks.data import DataError, DataUnavailable
 from tasks.data.read import own
 from tasks.data.read.guess import guess
+from tasks.data.read.labelled import joined
 from tasks.data.records import Example
 
 TABLE = [('Good, "really"\nyes', "so", "10"), ("Bad", "thus", "2"), ("Fine", "hence", "10"), ("Poor", "ergo", "2")]
@@ -142,7 +143,7 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
     assert whole == {(0, 0, 1), (1, 0, 1), (1, 1, 0), (0, 1, 0)}
     countries = ["Korea, Republic of", "Iran, Islamic Republic", "Peru"]
     for one in (countries, ["1,5", "2", "3"], ["a|", "a"], ["yes", "no"]):
-        assert own.joined(one) == "", "classes with a sign of their own"
+        assert joined(one) == "", "classes with a sign of their own"
 
 
 def test_lists_that_pandas_wrote_to_csv_are_several_labels(tmp_path, opened):
