@@ -200,7 +200,7 @@ def test_learned_forms_keep_half_precision(dtype, device, launched, monkeypatch)
     monkeypatch.setattr(attention, "forward", lambda q, *rest, **o: types.append(q.dtype) or forward(q, *rest, **o))
     tensors = [torch.randn(2, 2, 6, 4, generator=torch.Generator().manual_seed(i)) for i in range(3)]
     errors = apart([x.to(dtype) for x in tensors], device, dtype, **CAUSAL, **LEARNED)
-    assert types == [dtype if device == "cuda" else torch.float32] and launched[:3] == KERNELS
+    assert types == [dtype] and launched[:3] == KERNELS
     assert max(float(x.max()) for x in errors) < TOLERANCE[dtype] * 2
 
 

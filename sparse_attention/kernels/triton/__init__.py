@@ -79,6 +79,17 @@ def _older(device: int) -> str | None:
     return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}; the Triton kernels need 8.0"
 
 
+def newer(x: Tensor) -> bool:
+    """Whether the device of ``x`` has compute capability 9.0 or more; for CPU tensors, `_ELSEWHERE` says it."""
+    return _capability(x.get_device() if x.is_cuda else None) >= (9, 0)
+
+
+@functools.cache
+def _capability(device: int | None) -> tuple[int, int]:
+    return _ELSEWHERE if device is None else torch.cuda.get_device_capability(device)
+
+
+_ELSEWHERE = (9, 0)  # of the device that CPU tensors stand for
 given_up: dict[str, LaunchFailed] = {}  # the operations whose kernels did not start
 
 

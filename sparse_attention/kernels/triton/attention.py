@@ -93,13 +93,13 @@ def _kernels(name: str = "attention_kernels") -> Any:
     return importlib.import_module(f"{__package__}.{name}")
 
 
-def _block(d: int, e: int, dtype: torch.dtype, laden: bool) -> tuple[int, int]:
+def _block(d: int, e: int, dtype: torch.dtype, laden: bool, newer: bool) -> tuple[int, int]:
     """The numbers of queries and keys of a block: of the sizes tried, the largest that fits into registers.
 
-    laden: there are alphas, scales, slopes, a bias or a mask.
+    laden: there are alphas, scales, slopes, a bias or a mask. newer: products of float32 take four warps of sm_90 or newer.
     """
     wide, single = max(d, e), dtype == torch.float32
-    size = (32 if single and wide > 64 else 64) // (2 if wide > 128 else 1)
+    size = (32 if single and (wide > 64 or laden or not newer) else 64) // (2 if wide > 128 else 1)
     fewer_keys = 96 < wide <= 128 if single else laden and wide <= 128
     return size, size // 2 if fewer_keys else size
 
@@ -151,7 +151,8 @@ def forward(
     most = _DECODED[q.dtype] * groups
     few = not save and block is None and powers is None and heads * n <= most and 0 < m < rows._LONGEST
     if block is None:
-        block = _block(q.shape[-1], e, q.dtype, not (powers is scales is slopes is bias is mask is None))
+        laden = not (powers is scales is slopes is bias is mask is None)
+        block = _block(q.shape[-1], e, q.dtype, laden, q.dtype == torch.float32 and rows.newer(q))
     rest = lead, alpha, scale, causal, block, (heads, n, m, e)
     if few:
         return _decoded(q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)), None
@@ -195,10 +196,10 @@ def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, sa
     blocks = -(-m // keys)
     x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
     bits = _bits(saved)
-    seen = bool(saved.causal), saved.lengths is not None, saved.spans is not None, bits
-    scored, weighed = _of_decoding(size, keys, d, e, single, *seen)
-    forms = [q if y is None else y for y in (saved.lengths, saved.spans, saved.scales, saved.slopes, saved.sinks)]
-    numbers = n, m, d, heads // groups, room, _per_head(saved, n), saved.scale
+    scored, weighed = _of_decoding(size, keys, d, e, single, saved.spans is not None, bits)
+    forms = [q if y is None else y for y in (saved.spans, saved.scales, saved.slopes, saved.sinks)]
+    forms.insert(0, _no_lengths(device) if saved.lengths is None else saved.lengths)
+    numbers = n, m, d, heads // groups, room, _sees(saved), _per_head(saved, n), saved.scale
     programs = groups * -(-x.shape[2] // keys)
     scored.go(programs, q, k, *forms, x, *numbers)
     if saved.bias is not None or mask is not None:
@@ -226,13 +227,13 @@ _ONE = {"gamma": 1.0}
 
 @functools.lru_cache(1024)
 def _of_decoding(
-    size: int, keys: int, d: int, e: int, single: bool, causal: bool, lengths: bool, spans: bool, forms: int
+    size: int, keys: int, d: int, e: int, single: bool, spans: bool, forms: int
 ) -> tuple[rows.Starter, rows.Starter]:
     """What starts `decode_scores` and `decode_values` for the queries of a group."""
     kernels = _kernels("decoding_kernels")
     warps = 8 if single or max(d, e) > 128 else 4
     both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "num_warps": warps}
-    seen = {"CAUSAL": causal, "LENGTHS": lengths, "SPANS": spans, "FORMS": forms}
+    seen = {"SPANS": spans, "FORMS": forms}
     scored = rows.starter(kernels.decode_scores, **seen, **_channels("D", d), **both)
     return scored, rows.starter(kernels.decode_values, **_channels("E", e), **both)
 
@@ -277,7 +278,7 @@ def gradients(
         dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
         programs = len(matrices) * key_blocks * (1 if over else blocks)
         arrays = *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1]
-        rows.launch(_kernels().attend_bias_backward, programs, *arrays, OVER=over, **of_keys.constants)
+        rows.launch(_kernels().attend_bias_backward, programs, *arrays, OVER=over, **of_queries.constants)
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
     if not some:
         return Gradients(dq, dk, dv, dbias, None, None, None, None)
@@ -321,6 +322,17 @@ def _per_head(saved: Saved, n: int) -> int:
     return 0 if saved.spans is None or len(saved.spans) == 1 else 2 * n
 
 
+def _sees(saved: Saved) -> int:
+    """An argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither."""
+    return (1 if saved.causal else 0) + (0 if saved.lengths is None else 2)
+
+
+@functools.lru_cache(64)
+def _no_lengths(device: torch.device) -> Tensor:
+    """Stands for lengths that are not given; it is not read."""
+    return torch.empty(1, dtype=torch.int64, device=device)
+
+
 def _bits(saved: Saved) -> int:
     """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
     return (saved.scales is not None) + 2 * (saved.slopes is not None) + 4 * (saved.sinks is not None)
@@ -334,10 +346,11 @@ def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, 
     alpha, scale = saved.alpha, saved.scale
     _, lengths, spans, bias, powers, scales, slopes, sinks, *_ = saved
     if lengths is spans is bias is powers is scales is slopes is sinks is None:
-        return (q,) * 8, (0, 0, 0, scale * (alpha - 1), 1 / (alpha - 1))
+        return (_no_lengths(q.device), *(q,) * 7), (_sees(saved), 0, 0, 0, scale * (alpha - 1), 1 / (alpha - 1))
     at, row, key = (q, 0, 0) if saved.bias is None else layout(saved.bias, saved.lead)
     tensors: list[Any] = [q if x is None else x for x in saved[1:TENSORS]]
-    steps = (_per_head(saved, q.shape[-2]), row, key)
+    tensors[0] = _no_lengths(q.device) if lengths is None else lengths
+    steps = (_sees(saved), _per_head(saved, q.shape[-2]), row, key)
     factors = (scale, 0.0) if saved.powers is not None else (scale * (alpha - 1), 1 / (alpha - 1))
     return (*tensors[:3], at, *tensors[3:]), (*steps, *factors)
 
@@ -351,31 +364,30 @@ def _channels(name: str, width: int) -> dict[str, int]:
 
 def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows.Starter, ...]:
     """What starts the kernels, the same for the same kind of call."""
-    _, lengths, spans, bias, powers, *_ = saved
+    _, _, spans, bias, powers, *_ = saved
     alpha = saved.alpha if saved.alpha in (1.5, 2.0) else None  # all others share kernels
     biased = 0 if bias is None else 2 if bias.dtype == torch.uint8 else 1
-    given = lengths is not None, spans is not None, biased, powers is not None, alpha, bool(saved.causal), _bits(saved)
+    given = spans is not None, biased, powers is not None, alpha, _bits(saved)
     return _of_kind(*given, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, rows._INTERPRETED)
 
 
 @functools.lru_cache(1024)
 def _of_kind(
-    lengths: bool, spans: bool, bias: int, powers: bool, alpha: float | None, causal: bool, forms: int, block: tuple[int, int],
-    d: int, e: int, dtype: torch.dtype, save: bool, backward: bool, interpreted: bool,
+    spans: bool, bias: int, powers: bool, alpha: float | None, forms: int, block: tuple[int, int], d: int, e: int, dtype: torch.dtype, save: bool, backward: bool, interpreted: bool,
 ) -> tuple[rows.Starter, ...]:  # fmt: skip
     kernels = _kernels()
     from . import attention_blocks
 
     rule = "EACH" if powers else {2.0: "SPARSEMAX", 1.5: "ENTMAX15", None: "ANY"}[alpha]
-    seen = {"CAUSAL": causal, "LENGTHS": lengths, "SPANS": spans}
-    kinds = {"RULE": getattr(attention_blocks, rule).value, "BIAS": bias, "FORMS": forms}
+    kinds = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
     sizes = {"ROWS": block[0], "KEYS": block[1], "CHUNK": 16 if interpreted else 256}
     channels = {**_channels("D", d), **_channels("E", e)}
     wide = dtype == torch.float32 or bias or powers or max(d, e) > 128
-    shared = {**seen, **kinds, **sizes, **channels, "num_warps": 8 if wide else 4}
+    shared = {**kinds, **sizes, **channels, "num_warps": 8 if wide else 4}
     if backward:
         shared["num_stages"] = 1 if dtype == torch.float32 else 2  # more than that spills registers
-        both = kernels.attend_queries_backward, kernels.attend_keys_backward
-        return tuple(rows.starter(kernel, **shared) for kernel in both)
+        split = 2 if dtype == torch.float32 and block[0] == 64 else 1  # the same
+        of_keys = rows.starter(kernels.attend_keys_backward, **shared, SPLIT=split)
+        return rows.starter(kernels.attend_queries_backward, **shared), of_keys
     first = {"SAVE": save, "LAYERS": 4 if alpha == 1.5 and not powers else 3, "START": 0 if spans and not bias else 1}
     return (rows.starter(kernels.attend_forward, **first, **shared, num_stages=3),)

@@ -15,7 +15,7 @@ SINGLE = tl.constexpr("tf32x3")  # products of float32: three of tensor cores, w
 INTERPRETED = tl.constexpr(
     os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 )  # then without machine instructions
-SIZES = ["n", "m", "repeat", "room", "per_head"]  # one compiled kernel for all values
+SIZES = ["n", "m", "repeat", "room", "sees", "per_head"]  # one compiled kernel for all values
 
 
 @triton.jit
@@ -172,15 +172,12 @@ def live_blocks(flags_ptr, step, size, list_ptr, CHUNK: tl.constexpr):
 
 
 @triton.jit
-def visible(
-    lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr
-):
+def visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS: tl.constexpr):
     """The keys that rows see: from start to below stop [ROWS]."""
     stop = tl.where(rows < n, m, 0)
-    if LENGTHS:
-        stop = tl.minimum(stop, tl.maximum(tl.load(lengths_ptr + head), 0).to(tl.int32))
-    if CAUSAL:
-        stop = tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0))
+    length = tl.load(lengths_ptr + head + 0 * rows, mask=rows < tl.where(sees >= 2, n, 0), other=m)
+    stop = tl.minimum(stop, tl.maximum(length, 0).to(tl.int32))
+    stop = tl.where(sees % 2 == 1, tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0)), stop)
     start = 0 * stop
     if SPANS:
         span = spans_ptr + head * per_head + 2 * rows
@@ -196,10 +193,12 @@ def head_of(inputs, head, rows, n, m, form: tl.constexpr):
     The second is its bias with the steps of rows and keys, its factor (for each row with SCALE), its slope times alpha - 1, and r.
     With EACH, r is the head's own and divides the factor. inputs and form: see ``attention_kernels``.
     """
-    lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r = inputs
+    lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r = (
+        inputs
+    )
     RULE: tl.constexpr = form[0]
-    BIAS: tl.constexpr = form[4]
-    FORMS: tl.constexpr = form[5]
+    BIAS: tl.constexpr = form[2]
+    FORMS: tl.constexpr = form[3]
     if BIAS:
         bias_ptr += tl.load(at_ptr + head)
     if RULE == EACH:
@@ -212,7 +211,7 @@ def head_of(inputs, head, rows, n, m, form: tl.constexpr):
     if SCALE & FORMS:
         scale = tl.load(scales_ptr + head * n + rows, mask=rows < n, other=0.0)
         factor = (factor * scale)[:, None]
-    seen = visible(lengths_ptr, spans_ptr, head, rows, n, m, per_head, form[1], form[2], form[3])
+    seen = visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, form[1])
     return seen, (bias_ptr, row, key, factor, slope, r), scale
 
 
@@ -248,8 +247,8 @@ def scores(q, k, rows, columns, n, m, seen, weights, FREE: tl.constexpr, form: t
     they get the same bits.
     """
     bias_ptr, row, key, factor, slope, r = weights
-    BIAS: tl.constexpr = form[4]
-    FORMS: tl.constexpr = form[5]
+    BIAS: tl.constexpr = form[2]
+    FORMS: tl.constexpr = form[3]
     start, stop = seen
     x = inner(q, k, RIGHT) * factor
     if SLOPE & FORMS:

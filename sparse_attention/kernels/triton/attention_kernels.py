@@ -32,16 +32,16 @@ from .attention_blocks import SIZES
 @triton.jit(do_not_specialize=SIZES)
 def attend_forward(
     q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
-    n, m, d, e, repeat, room, per_head, row, key, factor, r,
-    SAVE: tl.constexpr, LAYERS: tl.constexpr, START: tl.constexpr, RULE: tl.constexpr, CAUSAL: tl.constexpr,
-    LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    n, m, d, e, repeat, room, sees, per_head, row, key, factor, r,
+    SAVE: tl.constexpr, LAYERS: tl.constexpr, START: tl.constexpr, RULE: tl.constexpr,
+    SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """out [H, n, e] from q [H, n, d], k [G, m, d] and v [G, m, e], of which groups are ``room`` rows apart.
 
     The state, see `tile.parts_of`, gets the thresholds, the flags WHOLE or PART of the blocks in which some p is not 0, and with
     SAVE the mean of v weighted by p^(2 - alpha), which the backward needs.
-    lengths: int64 [H]. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The bias of
+    sees: 1 if causal, and 2 with lengths, int64 [H]. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The bias of
     head h begins at ``at[h]`` in memory, with steps row and key. scales: float32 [H, n], slopes and sinks [H], those that
     FORMS names. One program handles ROWS queries of a head.
     """
@@ -53,8 +53,22 @@ def attend_forward(
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
-    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    inputs = (
+        lengths_ptr,
+        spans_ptr,
+        bias_ptr,
+        at_ptr,
+        r_ptr,
+        scales_ptr,
+        slopes_ptr,
+        sees,
+        per_head,
+        row,
+        key,
+        factor,
+        r,
+    )
+    form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
     least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
     first = least // KEYS * KEYS
@@ -200,8 +214,8 @@ def attend_forward(
 @triton.jit(do_not_specialize=SIZES)
 def attend_queries_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
-    along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale,
-    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
+    along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale,
+    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
     FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
     E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -226,8 +240,22 @@ def attend_queries_backward(
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, heads, n, e, blocks, key_blocks, True)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
-    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    inputs = (
+        lengths_ptr,
+        spans_ptr,
+        bias_ptr,
+        at_ptr,
+        r_ptr,
+        scales_ptr,
+        slopes_ptr,
+        sees,
+        per_head,
+        row,
+        key,
+        factor,
+        r,
+    )
+    form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
     least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
     r = weights[5]
@@ -273,15 +301,15 @@ def attend_queries_backward(
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
 def attend_keys_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
-    state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, scale, parts,
-    RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
+    state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale, parts,
+    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
     FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
-    E2: tl.constexpr, CHUNK: tl.constexpr,
+    E2: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """dk [parts G, m, d] and dv [parts G, m, e] for KEYS keys and repeat / parts heads of a group.
 
     The program adds up the query blocks with support, one head after another, so the order of the sums is always the
-    same.
+    same. It takes ROWS / SPLIT queries at once.
     """
     key_blocks = tl.cdiv(m, KEYS)
     program = tl.program_id(0)
@@ -292,8 +320,22 @@ def attend_keys_backward(
     k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, D, D2)
     v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, E, E2)
     blocks = tl.cdiv(n, ROWS)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
-    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    inputs = (
+        lengths_ptr,
+        spans_ptr,
+        bias_ptr,
+        at_ptr,
+        r_ptr,
+        scales_ptr,
+        slopes_ptr,
+        sees,
+        per_head,
+        row,
+        key,
+        factor,
+        r,
+    )
+    form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // key_blocks * heads
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
     thresholds = top_ptr, tau_ptr, along_ptr
@@ -307,10 +349,10 @@ def attend_keys_backward(
         flags_ptr + part * heads * blocks * key_blocks + key_block, key_blocks, heads * blocks, live, CHUNK
     )
     for section in tl.static_range(BIAS > 0, 2):
-        for i in range(0 if section == 0 else entire, entire if section == 0 else count):
-            turn = tl.load(live + i)
+        for i in range(0 if section == 0 else entire * SPLIT, (entire if section == 0 else count) * SPLIT):
+            turn = tl.load(live + i // SPLIT)
             head = part * heads + turn // blocks
-            rows = turn % blocks * ROWS + tl.arange(0, ROWS)
+            rows = turn % blocks * ROWS + i % SPLIT * (ROWS // SPLIT) + tl.arange(0, ROWS // SPLIT)
             p, ds, own, q, g = tile.gradient_of(
                 inputs, thresholds, q_ptr, g_ptr, k, v, (head, rows, columns), sizes, section == 0, form, shape
             )
@@ -325,8 +367,8 @@ def attend_keys_backward(
 @triton.jit(do_not_specialize=[*SIZES, "shared"])
 def attend_bias_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
-    state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, per_head, row, key, factor, r, shared,
-    OVER: tl.constexpr, RULE: tl.constexpr, CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
+    state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, shared,
+    OVER: tl.constexpr, RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
     FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
     E2: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
@@ -344,8 +386,22 @@ def attend_bias_backward(
         own_block = program // key_blocks % blocks
         matrix = matrix // blocks
         turns = shared
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, per_head, row, key, factor, r
-    form: tl.constexpr = (RULE, CAUSAL, LENGTHS, SPANS, BIAS, FORMS)
+    inputs = (
+        lengths_ptr,
+        spans_ptr,
+        bias_ptr,
+        at_ptr,
+        r_ptr,
+        scales_ptr,
+        slopes_ptr,
+        sees,
+        per_head,
+        row,
+        key,
+        factor,
+        r,
+    )
+    form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // (key_blocks if OVER else key_blocks * blocks) * shared
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
     thresholds = top_ptr, tau_ptr, along_ptr

@@ -11,13 +11,13 @@ import triton.language as tl
 
 from . import attention_blocks as tile
 
-SIZES = ["n", "m", "repeat", "room", "per_head", "turns"]
+SIZES = ["n", "m", "repeat", "room", "sees", "per_head", "turns"]
 
 
 @triton.jit(do_not_specialize=SIZES)
 def decode_scores(
-    q_ptr, k_ptr, lengths_ptr, spans_ptr, scales_ptr, slopes_ptr, sinks_ptr, x_ptr, n, m, d, repeat, room, per_head, factor,
-    CAUSAL: tl.constexpr, LENGTHS: tl.constexpr, SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    q_ptr, k_ptr, lengths_ptr, spans_ptr, scales_ptr, slopes_ptr, sinks_ptr, x_ptr, n, m, d, repeat, room, sees, per_head, factor,
+    SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr,
 ):  # fmt: skip
     """x [H, n, m], or [H, n, m + 1] with the sink's score at the end, of q [H, n, d] and k [G, room, d]; -inf is hidden."""
@@ -31,7 +31,7 @@ def decode_scores(
     rows = at % n
     q = tile.rows_of(q_ptr, group * size, at, 0, size, d, D, D2)
     k = tile.rows_of(k_ptr, group * room, columns, 0, m, d, D, D2)
-    start, stop = tile.visible(lengths_ptr, spans_ptr, head, rows, n, m, per_head, CAUSAL, LENGTHS, SPANS)
+    start, stop = tile.visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS)
     if tile.SCALE & FORMS:
         x = tile.inner(q, k, D2) * (factor * tl.load(scales_ptr + head * n + rows))[:, None]
     else:

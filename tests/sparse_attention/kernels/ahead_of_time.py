@@ -102,8 +102,10 @@ def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
             yield from launches(f"{op} {TYPES[dtype]}", partial(row, op, 64, dtype, masked=False, **params))
 
 
-def attention_cases() -> Iterator[Case]:
+def attention_cases(capability: int = 90) -> Iterator[Case]:
     """Every width in every type; in the middle one, all mappings and forms."""
+    rows._capability.cache_clear()
+    rows._ELSEWHERE = divmod(capability, 10)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for d in WIDTHS:
             yield from launches(f"{TYPES[dtype]} d={d}", partial(attend, d, dtype, causal=True))
@@ -171,7 +173,7 @@ def main(of: str, capability: int, only: str = "") -> None:
     print(f"Triton {triton.__version__}, sm_{capability}\n")
     columns = ["kernel", "case", "warps", "registers", "stack", "shared", "copies", "seconds"]
     print(f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|")
-    for case in attention_cases() if of == "attention" else row_cases():
+    for case in attention_cases(capability) if of == "attention" else row_cases():
         if only in f"{case.name} {case.label}":
             at = binary(case, capability)
             cells = [str(at[k]) for k in ("name", "label", "warps", "registers", "stack", "shared", "copies")]

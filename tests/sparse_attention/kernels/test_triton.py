@@ -43,7 +43,7 @@ SMALL = ("weighted_backward softmax 16", "attend_queries_backward bf16 d=32")
 @pytest.mark.parametrize("only", [SMALL, pytest.param(None, marks=pytest.mark.slow)], ids=["small", "all"])
 def test_kernels_compile_ahead_of_time(only: tuple[str, ...] | None, capability: int) -> None:
     """All that the launchers can choose, without spilling registers, within the memory of a multiprocessor."""
-    cases = [*ahead_of_time.attention_cases(), *ahead_of_time.row_cases()]
+    cases = [*ahead_of_time.attention_cases(capability), *ahead_of_time.row_cases()]
     tried = [case for case in cases if only is None or f"{case.name} {case.label}" in only]
     assert len(tried) == (len(only) if only else len(cases))
     for case in tried:
