@@ -5,7 +5,7 @@
 # The ordinary user also trains the golden cells: with g++ their weights must be the same in every suite, and their scores within 1e-12;
 # without, the scores must be within the tolerance of tests/test_golden.py of those recorded.
 # "wheel" ("wheel:trixie" alone) installs the wheel in dist/ into a virtual environment of bookworm and of trixie, with and without g++: the README's lines run, with the kernels
-# of the wheel, and without g++ no OpenMP runtime but torch's is there. TORCH="torch --find-links=/links" LINKS=FOLDER takes torch from a folder.
+# of the wheel, and without g++ no OpenMP runtime but torch's is there; "wheel:aarch64" runs the other wheel's kernels, emulated. TORCH="torch --find-links=/links" LINKS=FOLDER takes torch from a folder.
 # "faults" are machines without g++ and without something else (see below): each must end in the same toy cell, if need be by doing what the error says.
 # FULL=1 also runs the demo and the fast tests, as the ordinary user with g++.
 # FRESH=FOLDER (default /var/tmp/fresh) keeps the roots between runs, and one cache of packages that all machines share: only the first machine
@@ -211,11 +211,30 @@ wheel() { # SUITE: install the wheel in dist/ as a user does
   done
 }
 
+aarch64() { # the row kernels of the aarch64 wheel, emulated, give what those of the x86-64 wheel give here (tests/wheel_kernels.py)
+  local base=$FRESH/aarch64 emulator said="aarch64, emulated" package machine
+  emulator=$(command -v qemu-aarch64-static) || { fails "$said: apt-get install qemu-user-static" && return; }
+  if [ ! -e "$base.ready" ]; then
+    debootstrap --variant=minbase --arch=arm64 --foreign --include=python3 trixie "$base" >"$base.log" 2>&1 || { fails "$said: see $base.log" && return; }
+    for package in "$base"/var/cache/apt/archives/*.deb; do dpkg-deb --fsys-tarfile "$package" | tar -x --keep-directory-symlink -C "$base"; done
+    mkdir -p "$base/srv" && touch "$base.ready"
+  fi
+  at=$FRESH/run-aarch64
+  enter "$base"
+  for machine in x86_64 aarch64; do python3 -m zipfile -e dist/*_$machine.whl "$at/root/srv/$machine"; done
+  cp tests/wheel_kernels.py "$emulator" "$at/root/srv/"
+  python3 tests/wheel_kernels.py "$at/root/srv/x86_64" >"$at/here"
+  chroot "$at/root" /srv/qemu-aarch64-static -cpu cortex-a72 /usr/bin/python3 /srv/wheel_kernels.py /srv/aarch64 >"$at/there" 2>&1 || true
+  if diff "$at/here" "$at/there"; then echo "$said: $(wc -l <"$at/there") calls of kernels as on $(uname -m)"; else fails "$said: other numbers"; fi
+  finish
+}
+
 mkdir -p "$FRESH"
 for suite in ${*:-bookworm trixie forky faults}; do
   case $suite in
     faults) faults ;;
-    wheel) wheel bookworm && wheel trixie ;;
+    wheel) wheel bookworm && wheel trixie && aarch64 ;;
+    wheel:aarch64) aarch64 ;;
     wheel:*) wheel "${suite#*:}" ;;
     *) whole "$suite" ;;
   esac
