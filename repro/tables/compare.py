@@ -25,6 +25,7 @@ from repro.tables.statistics import Mean, mean_of
 
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name
+MERGED = ("scored", "tests", "signatures", "baselines")  # fields of `Results` by test set
 NOT_SHOWN = ("loss", "ppl")
 MOST_LOST = 12  # maximum number of cells without a result that are listed below the table
 MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
@@ -167,7 +168,7 @@ class Group:
 def text(value: Any) -> str:
     """A value from a configuration as text, in the syntax of an override."""
     if isinstance(value, float):
-        return f"{value:g}"
+        return f"{value:.12g}"  # as `_plain`: two values have two texts
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -329,13 +330,9 @@ def _data(group: Group) -> list[tuple[Setting, Results]]:
         for r in setting.records:
             for i, (first, of) in enumerate(found):
                 if r.data_sha256 == of.data_sha256 and all(of.scored.get(k, v) == v for k, v in r.scored.items()):
-                    both: dict[str, Any] = {
-                        k: {**getattr(r, k), **getattr(of, k)} for k in ("scored", "tests", "signatures", "baselines")
-                    }
-                    both["baselines"] = {
-                        k: {**r.baselines.get(k, {}), **of.baselines.get(k, {})} for k in both["baselines"]
-                    }
-                    found[i] = first, replace(of, **both)
+                    both: dict[str, Any] = {k: {**getattr(r, k), **getattr(of, k)} for k in MERGED}
+                    systems = {k: {**r.baselines.get(k, {}), **of.baselines.get(k, {})} for k in both["baselines"]}
+                    found[i] = first, replace(of, **both | {"baselines": systems})
                     break
             else:
                 found.append((setting, r))
@@ -362,13 +359,20 @@ def _of_data(
     return list(dict.fromkeys(lines)), trivial
 
 
+def full_key(key: str, known: Collection[str]) -> str:
+    """A key of a sweep's point, such as `lam` or `model`, as a setting has it: `mapping.lam`, `model.name`."""
+    return f"{key}.name" if key in NAMED else key if key in known or "." in key else f"mapping.{key}"
+
+
 def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = ()) -> str:
     """CSV text with one line per setting and metric, for all metrics, and one per cell without a result.
 
     There is a column for each key of the settings, for the seeds and for the cells. A cell without a result says why in
     the column of the metric, and has no numbers.
     """
-    keys = list(dict.fromkeys(k for g in grouped for s in g.settings for k in s.values))
+    keys = dict.fromkeys(k for g in grouped for s in g.settings for k in s.values)
+    points = [{full_key(key, keys): value for key, value in one.point.items()} for one in lost]
+    keys |= dict.fromkeys(key for point in points for key in point)
     rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
     for group in grouped:
         for s in group.settings:
@@ -381,9 +385,11 @@ def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = ()) -> str:
                 sd = "" if m.std is None else f"{m.std:.6g}"
                 profile = s.first.config["profile"]["name"]
                 rows.append([group.task, s.mapping, *values, profile, metric, f"{m.mean:.6g}", sd, str(m.n), *ends])
-    for one in lost:
-        point = {key if key in keys else f"mapping.{key}": text(value) for key, value in one.point.items()}
-        why = ": ".join(filter(None, (one.state, one.why)))
-        rows.append([one.task, one.mapping, *(point.get(k, "") for k in keys), "", why, "", "", "0", str(one.seed)])
+    for one, point in zip(lost, points):
+        why, values = (
+            ": ".join(filter(None, (one.state, one.why))),
+            [text(point[k]) if k in point else "" for k in keys],
+        )
+        rows.append([one.task, one.mapping, *values, "", why, "", "", "0", str(one.seed)])
         rows[-1].append(one.cell_id)
     return csv_text(rows)

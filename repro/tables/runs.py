@@ -8,7 +8,7 @@ from repro.files import csv_text, write_atomic
 from repro.identity import Cell, Results
 from repro.plan import Plan
 from repro.store import Damaged, Store
-from repro.tables.compare import NAMED, Group, Lost, groups
+from repro.tables.compare import Group, Lost, full_key, groups
 
 Places = Mapping[int, Sequence[tuple[str, str]]]  # id() of a record -> its places in a table: (column, row)
 
@@ -35,7 +35,7 @@ def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = (), places: Places |
                 at = {"column": column, "row": row, "seed": r.seed, "set": name}
                 lines.append({**first, **last, **at, **measured})
     for one in lost:
-        point = {_key(key, keys): value for key, value in one.point.items()}
+        point = {full_key(key, keys): value for key, value in one.point.items()}
         keys |= dict.fromkeys(point)
         at = dict(zip(("column", "row"), one.place))
         told = {"seed": one.seed, "state": one.state, "reason": one.why, "cell": one.cell_id}
@@ -52,13 +52,6 @@ def _measured(record: Results, name: str) -> dict[str, float]:
     others = {k: v for k, v in record.metrics.items() if k.rpartition("/")[0] not in record.scored}
     own = {k.rpartition("/")[2]: v for k, v in record.metrics.items() if name and k.rpartition("/")[0] == name}
     return {**own, **others}
-
-
-def _key(key: str, known: Mapping[str, None]) -> str:
-    """A key of a sweep's point, such as `lam` or `model`, as a setting has it: `mapping.lam`, `model.name`."""
-    if key in NAMED:
-        return f"{key}.name"
-    return key if key in known or "." in key else f"mapping.{key}"
 
 
 def _text(value: Any) -> str:

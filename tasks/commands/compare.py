@@ -41,12 +41,10 @@ def main(request: Request) -> int:
     found, damaged = select(store, filters)
     told = read_manifest(store.root / "sweeps" / filters["sweep"]) or {} if "sweep" in filters else {}
     lost = _of(unfinished(store, told), filters)
-    if not found:
-        print("".join(f"{line}\n" for line in compare.told(lost, 0)), end="", file=sys.stderr)
-        return 1
     notes = [f"Left out: {one}" for one in damaged]
-    show(found, _folder(store, filters), f"Comparison: {_words(filters)}", notes, swept(told), lost)
-    return 0
+    if found or lost:
+        show(found, _folder(store, filters), f"Comparison: {_words(filters)}", notes, swept(told), lost)
+    return int(not found)
 
 
 def show(

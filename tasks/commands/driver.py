@@ -101,7 +101,7 @@ class Driver:
         self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
         for key in self.failed:  # the error itself was printed when it happened
             where = self.cells[key].entry(self.store).path("status.json")
-            print(fitted(f"{name(self.cells[key])} failed: traceback in {where} and in the report"), file=sys.stderr)
+            print(fitted(f"{name(self.cells[key])} failed: traceback in {where}"), file=sys.stderr)
         if self.queued:
             print("run the same command again to see what is done, and the tables when all cells are")
             return self.count()

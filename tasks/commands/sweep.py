@@ -19,7 +19,6 @@ from repro.identity import Cell, Results
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names, elsewhere
-from repro.tables.compare import told as told_lost
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.options import ConfigError, short
@@ -288,8 +287,7 @@ def print_comparison(results: Sequence[Results], folder: Path, title: str, notes
     """Print the table of finished cells and write it to files."""
     told = compare.read_manifest(folder) or {}
     lost = compare.unfinished(Store(folder.parent.parent), told)
-    if not results:
-        print("".join(f"{line}\n" for line in told_lost(lost, 0)), end="")
+    if not results and not lost:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
     compare.show(results, folder, title, notes, compare.swept(told), lost)

@@ -123,7 +123,8 @@ class Override:
             raise ConfigError(f"{self.text!r} {told}")
         if found := tuple(dict.fromkeys(self._range(self.parsed.sweep_string_iterator()))):
             return found
-        raise ConfigError(f"{self.text!r} matches nothing; configs/{self.key} has: {', '.join(names_in(self.key))}")
+        known = f"; configs/{self.key} has: {', '.join(names_in(self.key))}" if self.glob else ": it has no values"
+        raise ConfigError(f"{self.text!r} matches nothing{known}")
 
     def _range(self, texts: Iterable[str]) -> Iterator[str]:
         """The values of a range of floats with the decimals that were typed, below its end: 0.3, not 0.30000000000000004."""

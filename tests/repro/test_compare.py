@@ -50,6 +50,7 @@ def test_a_parameter_that_training_searches_is_told_as_chosen(trained, store, mo
         ({"data__content": "b"}, {"data.content": "b"}),
         ({"profile__name": "cpu", "train__max_epochs": 2}, {"profile.name": "cpu"}),
         ({"optim__lr": 0.5}, {"optim.lr": 0.5}),
+        ({"optim__lr": 0.1000001}, {"optim.lr": 0.1000001}),
         ({"decode__beam": 3}, {"decode.beam": 3}),
         ({"data__test": "another"}, {}),
     ],
@@ -60,6 +61,7 @@ def test_what_differs_is_never_averaged_and_says_so(trained, store, changes, say
     found = settings(store)
     assert [s.seeds for s in found] in ([[1], [2]], [[2], [1]])
     assert any(says.items() <= s.differs.items() for s in found), [s.differs for s in found]
+    assert len({s.detail for s in found}) == 2, "two settings have two names"
 
 
 def test_architectures_are_told_apart_by_name_and_by_what_differs_within_one(trained, store):

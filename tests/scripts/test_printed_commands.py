@@ -2,6 +2,7 @@
 
 import ast
 import io
+import random
 import re
 import shlex
 import sys
@@ -133,11 +134,8 @@ def test_commands_of_a_trial_an_export_and_a_sweep_run_as_printed(command, isola
     place = tmp_path / STRANGE
     place.mkdir()
     monkeypatch.setenv("SPARSE_ATTENTION_DATA", str(isolated / "data"))
-    rows = [
-        f"the {k} {n} was {'good' if (k + n) % 2 else 'bad'} number {k * n},{(k + n) % 2}"
-        for k in range(17)
-        for n in range(17)
-    ]
+    rng, words_ = random.Random(0), [a + b for a in "bdfgklmnprst" for b in "aeiou"]
+    rows = [f"{' '.join(rng.choices(words_, k=8))} {'good' if i % 2 else 'bad'},{i % 2}" for i in range(300)]
     (place / "r.csv").write_text("\n".join(["text,label", *rows]) + "\n")
     (place / "m.py").write_text(
         "import sparse_attention as sa\n\n\n@sa.register('printedmax', summary='ours')\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import replace
 from types import SimpleNamespace
@@ -262,8 +263,14 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
     assert (lost["failed"].why, lost["stopped"].why, lost["deleted"].why) == ("no memory", "in epoch 2/3", "")
     said = "toy: softmax (gamma=0), seed 1: failed: no memory"
     assert compare.main(Request.read(["sweep=mine", "mapping.gamma=0", f"paths.outputs={tmp_path}"])) == 1
-    printed = capsys.readouterr().err
+    printed = capsys.readouterr().out
     assert said in printed and "WARNING: 1 of 1 cells failed." in printed and "gamma=1" not in printed
+    (folder,) = (tmp_path / "compare").iterdir()  # the files of a comparison without a result say so too
+    assert all(said in (folder / f"table.{kind}").read_text() for kind in ("txt", "md"))
+    (line,) = csv.DictReader((folder / "runs.csv").open())
+    assert (line["mapping.gamma"], line["state"], line["reason"]) == ("0", "failed", "no memory")
+    (line,) = csv.DictReader((folder / "table.csv").open())
+    assert line["mapping.gamma"] == "0" and line["metric"] == "failed: no memory"
 
 
 def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_path, capsys):
