@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from repro import launch
 from repro.cell import Cell
@@ -67,6 +68,14 @@ def of_other_code(cells: Sequence[Cell], store: Store) -> str:
         f"(commit {', '.join(sorted(commits))}) than today's; changed: {differs}. Their results are those of that code: {which}. "
         f"To train {'these' if len(found) <= REMOVED else f'the first {REMOVED}'} again, run this and then the same command: {step}"
     )
+
+
+def of_threads(config: Mapping[str, Any]) -> str:
+    """A sentence on what `runtime.threads` changes, if it is not 1; or ""."""
+    if (threads := config["runtime"]["threads"]) == 1:
+        return ""
+    rounded = f"runtime.threads={threads}: sums are rounded differently than with another number of threads, so that the weights differ"
+    return f"note: {rounded}, although the id of a cell is the same. Give all cells of a table the same number"
 
 
 def refuse_empty(made: Sequence[Plan]) -> None:
@@ -150,6 +159,8 @@ class Driver:
         facts = [of.facts for cell in self.cells.values() for of in (cell.data, *cell.tests)]
         for note in dict.fromkeys(note for of in facts if is_own(of) for note in of.get("notes", ())):
             display.say(f"note: {note}")  # on the user's own data
+        for told in filter(None, dict.fromkeys(of_threads(cell.config) for cell in self.cells.values())):
+            display.say(told)
         if told := of_other_code([cell for key, cell in self.cells.items() if key in self.done], self.store):
             display.say(told)
         self._print_complete()

@@ -195,10 +195,11 @@ class Try(reproduce.Driver):
             which = f"one of {dev.count(max(dev))} that are equal" if dev.count(max(dev)) > 1 else "the best"
             where = elsewhere(self.store.root)
             cell, line = best.training_id[:12], "\\t".join("%s" for _ in texts)
+            named = f" {shlex.quote('plugins=' + quoted(best.config['plugins']))}" if best.config["plugins"] else ""
             again = shlex.join(o for o in self.arguments if not o.startswith("seed="))
             print(f"""next, with {best.mapping}, {which} on dev ({by} {better * max(dev):.1f}):
-  printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{where} --heat
-  python scripts/export.py {cell} models/{plan.experiment.name}{where}
+  printf '{line}\\n' {shlex.join(texts)} | python scripts/predict.py {cell}{named}{where} --heat
+  python scripts/export.py {cell} models/{plan.experiment.name}{named}{where}
 three seeds, because one run proves no ranking:
   python scripts/try.py {again} seed=1,2,3""")
         return status
