@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
 from types import SimpleNamespace
+from typing import Any
 
 from repro import launch
 from repro.cell import Cell
@@ -38,6 +39,14 @@ def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> 
     return tables.build(
         plan, store, published, failed or {}, deviations, compose.claims(), lambda c: estimate.hours(c, STEADY)[0]
     )
+
+
+def of_threads(config: Mapping[str, Any]) -> str:
+    """A sentence on what `runtime.threads` changes, if it is not 1; or ""."""
+    if (threads := config["runtime"]["threads"]) == 1:
+        return ""
+    rounded = f"runtime.threads={threads}: sums are rounded differently than with another number of threads, so that the weights differ"
+    return f"note: {rounded}, although the id of a cell is the same. Give all cells of a table the same number"
 
 
 def refuse_empty(made: Sequence[Plan]) -> None:
@@ -121,6 +130,8 @@ class Driver:
         facts = [of.facts for cell in self.cells.values() for of in (cell.data, *cell.tests)]
         for note in dict.fromkeys(note for of in facts if is_own(of) for note in of.get("notes", ())):
             display.say(f"note: {note}")  # on the user's own data
+        for told in filter(None, dict.fromkeys(of_threads(cell.config) for cell in self.cells.values())):
+            display.say(told)
         if told := of_other_code([cell for key, cell in self.cells.items() if key in self.done], self.store):
             display.say(told)
         self._print_complete()

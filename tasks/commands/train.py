@@ -22,6 +22,7 @@ from repro.protocol import parameters
 from repro.results import estimate, records
 from repro.store import Store, StoreError, elsewhere, outputs_folder
 from tasks.commands import compare, reproduce, sweep
+from tasks.commands.driver import of_threads
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
 from tasks.config.options import Problem, names_in
@@ -65,6 +66,8 @@ def _run(config: Mapping[str, Any]) -> Ended:
         store = Store(config["paths"]["outputs"])
         for note in dict.fromkeys(n for of in (cell.data, *cell.tests) for n in of.facts.get("notes", ())):
             print(f"note: {note}", file=sys.stderr)
+        if told := of_threads(config):
+            print(told, file=sys.stderr)
         if cell.done(store) and (told := of_other_code([cell], store)):
             print(told, file=sys.stderr)
         shown = display.Display({cell.cell_id: 3600 * estimate.hours(cell.config, ASSUMED)[0]})

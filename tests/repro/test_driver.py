@@ -145,6 +145,8 @@ def test_the_smallest_table_comes_first_and_its_longest_cell(begun, store, capfd
     said = capfd.readouterr()
     assert said.out.index("Table one") < said.out.index("Table two") and "4 cells run, 0 reused, 0 failed" in said.out
     assert "[4/4] done" in said.err
+    assert driving.of_threads({"runtime": {"threads": 1}}) == ""
+    assert "runtime.threads=2: sums are rounded differently" in driving.of_threads({"runtime": {"threads": 2}})
 
 
 def test_finished_cells_of_other_code_are_told_once(planned, store, capfd, monkeypatch):

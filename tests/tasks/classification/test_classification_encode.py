@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.cells import classification
 from tasks.classification import encode as module
 from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, wordpunct, wordpunct_br
 from tasks.classification.options import Encode
@@ -149,6 +150,13 @@ def test_pretrained_vectors(tmp_path):
     assert found.vocabulary == ["b", "a"]  # a is rare and has a vector; zebra is in no training text
     assert found.vectors.tolist() == [[4, 5, 6]] and found.vector_rows.tolist() == [FIRST + 1]
     assert module.shortfalls(found.options, found) == ["a file of 5 word vectors of 3 dimensions instead of GloVe 840B"]
+    # the table's footer has the coverage, and a warning if most words have no vector
+    told = "pretrained word vectors for 1 of 2 words, trained further"
+    assert classification._vectors({"model": {"fixed_vectors": False}}, found) == told
+    found.vocabulary.append("c")
+    assert classification._vectors({"model": {"fixed_vectors": True}}, found).startswith(
+        "pretrained word vectors for 1 of 3 words, fixed; WARNING: few words have one"
+    )
     file.write_text("a 4 5 7\n" * 2)
     again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256
