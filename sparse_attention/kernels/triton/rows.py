@@ -1,7 +1,7 @@
 """The first steps of every GPU kernel on rows, and the threshold of the projection onto the simplex.
 
-A program takes a tile [ROWS, BLOCK]: several short rows, or one long row. What belongs to a row has the shape [ROWS, 1]. Loops run
-until the last row of the tile is done; rows that are done do not change any more, so no row depends on the others.
+A program takes a tile [ROWS, BLOCK]: several short rows, or one long row. What belongs to a row has the shape [ROWS, 1].
+Loops run until the last row is done; rows that are done do not change any more, so no row depends on the others.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def some(flag):
 
 @triton.jit
 def scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED: tl.constexpr):
-    """Rows ``row`` of x [rows, n] in float32, with -inf at excluded positions, after the end of a row, and after the last row.
+    """Rows ``row`` of x [rows, n] in float32, with -inf at excluded positions and after the end of a row or of all.
 
     The mask applies to rows of shape [rows / (size1 size2), size1, size2]. It has the strides s0, s1 and s2 in these
     dimensions, and s3 along n. A stride is 0 if the mask is the same along a dimension, so the mask is never expanded
@@ -74,7 +74,7 @@ def scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, M
 
 @triton.jit
 def standing(x):
-    """The maximum of a row, a flag for a row without positions, and a flag for NaN or +inf, whose maximum is +inf here."""
+    """The maximum of a row, and flags for a row without positions and for one with NaN or +inf, whose maximum is +inf."""
     top = most(tl.where(x != x, float("inf"), x))
     return top, top == -float("inf"), top == float("inf")
 

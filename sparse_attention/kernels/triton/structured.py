@@ -4,9 +4,8 @@ The forward saves one int8 per position, `marks`: 1 for the first position of a 
 the support, and -2 in a row with NaN. For fusedmax, the marks are in the order of the positions. For oscarmax, they are
 in the order of the scores, which is saved as well (int16 [R, n]).
 
-Scores that are certainly off the support are left out first, which takes most of a long row; up to FEW of the others are
-handled by fewer threads. ``work`` is memory for passing values between the threads of a program: after a barrier, a thread can
-read what another one has stored.
+Scores that are certainly off the support are left out first, which takes most of a long row. ``work`` is memory for
+passing values between the threads of a program: after a barrier, a thread can read what another one has stored.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import triton.language as tl
 from .rows import SIZES, most, scores_of, simplex_threshold, some, standing, tile, total
 
 FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1), tl.constexpr(-2)
-# The code of a position: its border to the one before it, whether it is above a cut, whether that is open, and 16 times its place.
+# The code of a position: its border to the one before it, if it is above a cut, if that is open, and 16 times its place.
 BORDER, RISES, FALLS, GAP = tl.constexpr(3), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 UP, OPEN, FAR = tl.constexpr(4), tl.constexpr(8), tl.constexpr(1 << 30)
 
@@ -117,13 +116,13 @@ def _mean(sums, codes, begin, end, lam, real):
 
 @triton.jit
 def _cut(sums, stops, codes, count, lam, slack, FEW: tl.constexpr):
-    """Mark in ``codes`` where the groups of ``count`` values begin, FEW at a time; ``stops`` gets the end of each position's group.
+    """Mark in ``codes`` where the groups of ``count`` values begin, FEW at a time; ``stops`` gets where they end.
 
-    A piece between two borders, behind which the values are known to be higher or lower, has the mean t of `_mean`. The positions
-    with values above t solve a problem of two labels, whose messages are m' = clip(m + z - t, -lam, lam). If there are none,
-    the piece is constant, else it falls into pieces above t and pieces up to t. All pieces are cut at once. Less the sum of
-    z - t before it, a message is only clipped, so a scan of intervals computes all of them without rounding. Positions that their messages do
-    not decide are as the next one; the last one of a piece is always decided.
+    A piece between two borders, behind which the values are known to be higher or lower, has the mean t of `_mean`.
+    The positions with values above t solve a problem of two labels, whose messages are m' = clip(m + z - t, -lam, lam).
+    If there are none, the piece is constant, else it falls into pieces above t and pieces up to t. All pieces are cut
+    at once. Less the sum of z - t before it, a message is only clipped, so a scan of intervals computes all of them
+    without rounding. Positions that their messages do not decide are as the next one; the last one is always decided.
     """
     place = tl.arange(0, FEW)[None, :]
     longest = tl.max(tl.max(count, 1), 0)
@@ -186,9 +185,9 @@ def fusedmax_forward(
 ):  # fmt: skip
     """p and its marks for ROWS rows of contiguous [R, n]. work: see `_memory`. BLOCK: a power of two, at least n.
 
-    The values of total variation differ from their scores by at most 2 lam, so the threshold of the projection is above t = -1 - 2 lam,
-    and scores below t - 2 lam have values below t. These are gaps. The rest moves to the front of the memory, where a piece between
-    gaps has lower neighbours, and is cut until each piece is constant.
+    The values of total variation differ from their scores by at most 2 lam, so the threshold of the projection is at
+    least t = -1 - 2 lam, and scores below t - 2 lam have values below t. These are gaps. The rest moves to the front of
+    the memory, where a piece between gaps has lower neighbours, and is cut until each piece is constant.
     """
     row, at = tile(ROWS, BLOCK)
     inside = (at < n) & (row < rows)
@@ -216,6 +215,7 @@ def fusedmax_forward(
     more = total(keep.to(tl.int32)) - count >= gone
     tl.store(codes + place + 1, tl.where(more, GAP, 0), mask=up & (place == count - 1))
     slack = 1e-10 + 1e-10 * lam64  # above what is lost by rounding
+    tl.debug_barrier()
     _cut(sums, starts, codes, count, lam64, slack, FEW)
     real = at < count
     begin = _first(codes, at, real, 0 * count)
@@ -230,8 +230,9 @@ def fusedmax_forward(
 def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: tl.constexpr):
     """The rest of `oscarmax_forward` for ``count`` scores, of which LANES is at least as many.
 
-    keys: int64, the score's bits in the order of numbers, then the complement of its place. A bitonic network that compares in
-    one direction only, so that what is behind ``count`` needs no memory, sorts them; the steps read and write keys and keys + apart in turn.
+    keys: int64, the score's bits in the order of numbers, then the complement of its place. A bitonic network sorts
+    them. It compares in one direction only, so that what is behind ``count`` needs no memory; its steps read and write
+    keys and keys + apart in turn.
     """
     at = tl.arange(0, LANES)[None, :]
     real = at < count
@@ -285,9 +286,10 @@ def oscarmax_forward(
 ):  # fmt: skip
     """p, its marks and the order of the scores for ROWS rows. work: float64 [2, R, n + 1], see `_memory`.
 
-    A score is pulled down by at most lam (n - 1), so only those above top - 1 - lam (n - 1) can be in the support, and the others,
-    which are behind them, do not change them. With s in decreasing order, ``s_i + lam i`` is pooled until the result decreases (isotonic regression).
-    All violations are pooled at once, since two adjacent blocks in the wrong order always end up in one block.
+    A score is pulled down by at most lam (n - 1), so only those above top - 1 - lam (n - 1) can be in the support, and
+    the others, which are behind them, do not change them. With s in decreasing order, ``s_i + lam i`` is pooled until
+    the result decreases (isotonic regression). All violations are pooled at once, since two adjacent blocks in the
+    wrong order always end up in one block. Up to FEW scores are handled by fewer threads.
     """
     row, at = tile(ROWS, BLOCK)
     inside = (at < n) & (row < rows)
