@@ -10,7 +10,7 @@ from repro.files import write_atomic
 from repro.identity import Results
 from repro.report import page, sweeps
 from repro.report.data import Part, part
-from repro.tables import compare, render, runs
+from repro.tables import compare, render, runs, screen
 from repro.tables.blocks import Table
 from repro.tables.compare import Group, Lost
 
@@ -92,7 +92,8 @@ def dashboard(
     }
     template = page.environment().get_template("dashboard.html.jinja")
     written = time.strftime("%Y-%m-%d %H:%M %Z")
-    return template.render(table=table, views=views, filters={**filters, "seed": seeds}, written=written)
+    filters |= {"seed": seeds}
+    return template.render(table=table, legend=screen.legend(table), views=views, filters=filters, written=written)
 
 
 def _view(group: Group, printed: Printed) -> dict[str, Any]:
