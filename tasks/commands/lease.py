@@ -57,7 +57,8 @@ class Lease(Driver):
         """As `Driver.run`; returns 0 if the time ended first."""
         timer = threading.Timer(max(0.0, self.ends - time.monotonic()), signals.ask, ["the time is over"])
         timer.daemon = True
-        timer.start()
+        if self.ends > time.monotonic():  # otherwise nothing begins
+            timer.start()
         try:
             return self._run()
         except signals.Stopped as stop:

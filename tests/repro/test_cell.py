@@ -68,6 +68,10 @@ def test_a_finished_cell_has_everything(cell, store):
     record = json.loads(entry.path("provenance.json").read_text())
     assert record["seed"] == 1 and record["data_sha256"] == mine.prepared.sha256
     assert record["kernels"] and "locked" in record
+    assert (record["machine"]["device"], record["machine"]["precision"]) == (
+        "cpu",
+        mine.config["train"].get("precision", False),
+    )
     assert record["packages"]["torch"] and record["code"].get("commit", "outside a checkout")
     from safetensors.torch import load_file
 
