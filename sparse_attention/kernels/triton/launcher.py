@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -66,10 +67,9 @@ class Starter:
         else:
             wait(kernel)
             begun = time.monotonic()
-            with _alone(kernel):
+            with _alone(kernel, arguments, constants):
                 made = _by_triton(kernel, programs, arguments, constants)
-            if (seconds := time.monotonic() - begun) > _LONG:
-                print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
+            _said(kernel, begun)
             if made is not None:
                 self.starts[known] = _start_of(made, kernel, len(arguments), constants)
 
@@ -195,8 +195,10 @@ def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants
 
 
 @contextmanager
-def _alone(kernel: Any) -> Iterator[None]:
+def _alone(kernel: Any, arguments: Values, constants: dict[str, Any]) -> Iterator[None]:
     """Let one process compile a kernel at a time: the others then find it on disk. Without locks, this only costs time."""
+    kinds = [x.dtype if isinstance(x, Tensor) else x.__class__ for x in arguments]
+    mark = zlib.crc32(repr([*kinds, *constants.items()]).encode())
     with ExitStack() as held:
         with suppress(ImportError, OSError, AttributeError):
             import fcntl
@@ -205,7 +207,7 @@ def _alone(kernel: Any) -> Iterator[None]:
 
             folder = Path(knobs.cache.dir)
             folder.mkdir(parents=True, exist_ok=True)
-            file = held.enter_context(open(folder / f"sparse_attention_{kernel.fn.__name__}.lock", "a"))
+            file = held.enter_context(open(folder / f"sparse_attention_{kernel.fn.__name__}_{mark:x}.lock", "a"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
@@ -216,9 +218,9 @@ def ahead(device: torch.device, call: Callable[[Callable[..., None]], Any]) -> N
     ``call`` gets a function in the place of `launch`; its tensors may be on the meta device.
     """
 
-    def compile_(kernel: Any, arguments: Values, constants: dict[str, Any]) -> None:
-        with suppress(Exception), torch.cuda.device(device) if device.type == "cuda" else nullcontext(), _alone(kernel):
-            kernel.warmup(*arguments, grid=(1,), **constants)  # what is wrong will be raised by the launch
+    def compile_(*given: Any) -> None:
+        with suppress(Exception), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            compiled(*given)  # what is wrong will be raised by the launch
 
     def start(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
         if hasattr(kernel, "device_caches"):
@@ -227,6 +229,19 @@ def ahead(device: torch.device, call: Callable[[Callable[..., None]], Any]) -> N
             thread.start()
 
     call(start)
+
+
+def compiled(kernel: Any, arguments: Values, constants: dict[str, Any]) -> None:
+    """Compile a kernel for such arguments, or find it on disk. Triton leaves Python free meanwhile, so threads do it side by side."""
+    begun = time.monotonic()
+    with _alone(kernel, arguments, constants):
+        kernel.warmup(*arguments, grid=(1,), **constants)
+    _said(kernel, begun)
+
+
+def _said(kernel: Any, begun: float) -> None:
+    if (seconds := time.monotonic() - begun) > _LONG:
+        print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
 
 
 def wait(kernel: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -448,7 +449,10 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
     compiled: list[bool] = []
 
     def look(**_: Any) -> None:
-        with open(tmp_path / "sparse_attention_weighted_backward.lock") as file, pytest.raises(BlockingIOError):
+        file, *_ = sorted(
+            tmp_path.glob("sparse_attention_weighted_backward_*.lock"), key=lambda x: x.stat().st_mtime_ns
+        )[::-1]
+        with open(file) as file, pytest.raises(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         compiled.append(threading.current_thread() is threading.main_thread())
 
@@ -462,7 +466,7 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
     weighted(17, x, block=1024)
     assert compiled == [False, True]
     said = capsys.readouterr().err.splitlines()
-    assert len(said) == 2 and all(line.startswith("sparse_attention: compiled weighted_backward in ") for line in said)
+    assert len(said) == 3 and all(line.startswith("sparse_attention: compiled weighted_backward in ") for line in said)
     launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, BLOCK=16))  # what is wrong is left to the launch
     launcher.wait(kernel)
 
@@ -492,3 +496,28 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
         torch.autograd.grad(sa.sparse_attention(*tensors, **given).sum(), tensors)
     assert [name for name, *_ in started] == ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
     assert prepared == started[1:]
+
+
+@compiles
+def test_kernels_are_compiled_before_their_first_use(driver, monkeypatch, capsys) -> None:
+    from sparse_attention.kernels.triton import __main__ as command
+
+    monkeypatch.setattr(triton, "_ELSEWHERE", (9, 0))
+    monkeypatch.setattr(triton, "_INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert "for example --arch sm_90" in str(command.main()) and "give sm_80" in str(command.main("--arch", "sm_75"))
+    names: list[str] = []
+    monkeypatch.setattr(launcher, "compiled", lambda kernel, *_: names.append(kernel.fn.__name__))
+    assert command.main("--arch", "sm_90", "--dtype", "float16") is None
+    assert Counter(names) == {"attend_forward": 4, "attend_queries_backward": 2, "attend_keys_backward": 2}
+    assert "8 kernels of attention are on disk" in capsys.readouterr().out and launcher.instead is None
+
+
+def test_causal_attention_and_padding_share_a_kernel(recorded, monkeypatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(launcher, "instead", lambda kernel, programs, *rest, **constants: seen.append(constants))
+    tensors, forms = sides()
+    with sa.kernels.use("triton"):
+        for given in ({}, {"causal": True}, {"lengths": forms["lengths"]}):
+            sa.sparse_attention(*(x.repeat(1, 1, 9, 1) for x in tensors), **given)
+    assert len(seen) == 3 and seen[0] == seen[1] == seen[2]

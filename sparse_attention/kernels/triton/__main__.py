@@ -1,0 +1,69 @@
+"""Compile the kernels of attention, with its gradient and also with a mask, before their first use."""
+
+import argparse
+import itertools
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from .. import triton as rows
+from . import attention, launcher
+
+
+def calls(given: argparse.Namespace) -> None:
+    """The calls whose kernels are compiled; their sizes do not matter."""
+    for dtype, d, alpha, hidden in itertools.product(given.dtype, given.channels, given.alpha, (False, True)):
+        q = torch.empty(1, 2, 256, d, dtype=getattr(torch, dtype), device="meta")
+        mask = {"mask": torch.ones(1, 1, 1, 256, dtype=torch.bool, device="meta")} if hidden else {}
+        for save in (False, True):
+            out, saved = attention.forward(q, q, q, alpha=alpha, scale=0.1, lead=(1, 2), save=save, **mask)
+            if saved is not None:
+                attention.gradients(out, q, q, q, saved)
+
+
+def main(*command: str) -> str | None:
+    """What was wrong, or None."""
+    parser = argparse.ArgumentParser(prog="python -m sparse_attention.kernels.triton", description=__doc__)
+    parser.add_argument("--arch", help="sm_80, sm_90, ...: of another device than the one here")
+    parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=["float32", "float16", "bfloat16"])
+    parser.add_argument("--channels", nargs="+", type=int, default=[64], help="of a head")
+    parser.add_argument("--alpha", nargs="+", type=float, default=[2.0], help="2 is sparsemax")
+    given = parser.parse_args(command)
+    if rows._INTERPRETED or not rows._load():
+        return "Triton is not installed, or TRITON_INTERPRET is set: nothing can be compiled."
+    if given.arch:
+        from triton.backends.compiler import GPUTarget
+        from triton.runtime.driver import driver
+
+        number = given.arch.removeprefix("sm_")
+        if not number.isdecimal() or int(number) < 80:
+            return f"--arch {given.arch}: give sm_80 or a newer one, such as sm_90."
+        rows._ELSEWHERE = divmod(int(number), 10)
+        target = lambda: GPUTarget("cuda", int(number), 32)  # noqa: E731
+        zero = lambda device=None: 0  # noqa: E731
+        own: Any = SimpleNamespace(get_current_target=target, get_current_device=zero, get_current_stream=zero)
+        driver.set_active(own)
+    elif not torch.cuda.is_available():
+        return "No CUDA device is here. Name the one to compile for, for example --arch sm_90."
+    else:
+        rows._ELSEWHERE = torch.cuda.get_device_capability()
+    rows._capability.cache_clear()
+    started: list[Any] = []
+    launcher.instead = lambda kernel, programs, *rest, **constants: started.append((kernel, rest, constants))
+    try:
+        calls(given)
+    finally:
+        launcher.instead = None
+    begun = time.monotonic()
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda one: launcher.compiled(*one), started))
+    print(f"{len(started)} kernels of attention are on disk, {time.monotonic() - begun:.0f} s")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
