@@ -194,7 +194,7 @@ wheel() { # SUITE: install the wheel in dist/ as a user does
   for compiler in "" "g++"; do
     layers "$1" "$compiler"
     layer "$1-torch" "$FRESH/$1-packages/upper:$FRESH/$1" "env -i PATH=/usr/bin:/bin SSL_CERT_FILE=/srv/trusted.crt PIP_CERT=/srv/trusted.crt PIP_CACHE_DIR=/cache \
-      sh -c 'python3 -m venv /venv && /venv/bin/pip install -q ${TORCH:-torch} transformers'" "${LINKS:-}"
+      sh -c 'python3 -m venv /venv && /venv/bin/pip install -q ${TORCH:-torch}'" "${LINKS:-}"
     at=$FRESH/run-wheel-$1${compiler:+-compiler} said="$1, ${compiler:-no compiler}"
     enter "$FRESH/$1-torch/upper:$below"
     cp dist/*_"$(uname -m)".whl README.md tests/readme_lines.py "$at/root/srv/"
