@@ -49,6 +49,7 @@ from .mappings.sparsemap import sparsemap_matching as sparsemap_matching
 from .mappings.sparsemap import sparsemap_sequence as sparsemap_sequence
 from .mappings.sparsemap import sparsemap_tree as sparsemap_tree
 from .mappings.sparsemax import sparsemax as sparsemax
+from .mappings.truncated import top_k as top_k
 from .mappings.tvmax import tvmax as tvmax
 from .modules import Mapping as Mapping
 from .registry import UnknownMappingError as UnknownMappingError
@@ -178,8 +179,6 @@ class SoftmaxSequence(Mapping):
 
 class TopK(Mapping):
     def __init__(self, k: int | Tensor = 8, *, dim: int = -1) -> None: ...
-
-def top_k(scores: Tensor, dim: int = -1, mask: Tensor | None = None, k: int | Tensor = 8) -> Tensor: ...
 
 class TopP(Mapping):
     def __init__(self, mass: float = 0.9, *, dim: int = -1) -> None: ...

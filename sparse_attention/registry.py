@@ -269,9 +269,7 @@ def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]
 
     def mapped(scores: Tensor, dim: int = -1, mask: Tensor | None = None, **params: Any) -> Tensor:
         taken = {name: known[name].take(value) if name in known else value for name, value in params.items()}
-        tensors = {name: value for name, value in taken.items() if name in known and isinstance(value, Tensor)}
-        numbers = {name: value for name, value in taken.items() if name not in tensors}
-        return under_contract(function, scores, dim, mask, tensors, **numbers)
+        return under_contract(function, scores, dim, mask, **taken)
 
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(mapped, name, getattr(function, name))

@@ -194,11 +194,11 @@ wheel() { # SUITE: install the wheel in dist/ as a user does
   for compiler in "" "g++"; do
     layers "$1" "$compiler"
     layer "$1-torch" "$FRESH/$1-packages/upper:$FRESH/$1" "env -i PATH=/usr/bin:/bin SSL_CERT_FILE=/srv/trusted.crt PIP_CERT=/srv/trusted.crt PIP_CACHE_DIR=/cache \
-      sh -c 'python3 -m venv /venv && /venv/bin/pip install -q ${TORCH:-torch} transformers'" "${LINKS:-}"
+      sh -c 'python3 -m venv /venv && /venv/bin/pip install -q ${TORCH:-torch}'" "${LINKS:-}"
     at=$FRESH/run-wheel-$1${compiler:+-compiler} said="$1, ${compiler:-no compiler}"
     enter "$FRESH/$1-torch/upper:$below"
     cp dist/*_"$(uname -m)".whl README.md tests/readme_lines.py "$at/root/srv/"
-    as() { chroot "$at/root" env -i PATH=/usr/bin:/bin HOME=/home/ann su ann -c "cd /tmp && $1"; }
+    as() { chroot "$at/root" env -i PATH=/usr/bin:/bin su ann -c "cd /tmp && $1"; }
     chroot "$at/root" sh -c "chown -R ann /venv && ! ldconfig -p | grep -q libgomp || [ -n '$compiler' ]" || { fails "$said: there is an OpenMP runtime" && continue; }
     if ! as "/venv/bin/pip install -q --no-index /srv/*.whl && /venv/bin/python /srv/readme_lines.py /srv/README.md" >"$at/readme.log" 2>&1; then
       fails "$said: the README's lines: $(last "$at/readme.log")"

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..kernels.reference.graph import in_order
 from ..kernels.reference.rows import widest
 from ..registry import Param, register
+from ..rows.contract import under_contract
 
 K = Param("k", low=1, closed_low=True, whole=True, meaning="the largest number of positions with weight")
 MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning="the least softmax probability that the chosen positions hold")  # fmt: skip
@@ -33,15 +34,20 @@ def _restricted(scores: Tensor, inside: Tensor) -> Tensor:
 
 
 @register("top_k", params=(K,), paper="Gupta et al. 2021 (top-k attention)", oracle="enumeration")
-def top_k(scores: Tensor, mask: Tensor, k: int | Tensor = 8) -> Tensor:
+def top_k(scores: Tensor, dim: int = -1, mask: Tensor | None = None, *, k: int | Tensor = 8) -> Tensor:
     """Softmax of the k largest scores.
 
     Args:
-        scores: [..., n]. mask: [..., n], True = keep. k: >= 1, a number or a tensor over the rows; if fewer positions are
-            kept, all of them are used.
+        scores: any shape; -inf counts as masked.
+        mask: bool, broadcastable to scores, True = keep.
+        k: >= 1, a number or a tensor of integers over the rows; if fewer positions are kept, all of them are used.
     Returns:
-        [..., n]; rows sum to 1, with at most k entries above 0.
+        shape of scores; rows sum to 1, with at most k entries above 0.
     """
+    return under_contract(_top_k, scores, dim, mask, over_rows={"k": K.take(k)})
+
+
+def _top_k(scores: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
     _, rank = _ordered(scores, mask)
     return _restricted(scores, mask & (rank < k))
 

@@ -235,7 +235,9 @@ def test_script_refuses_with_the_way_out():
             torch.jit.script(thing)
 
 
-@pytest.mark.parametrize("name", ["sparsemax", "entmax", "fusedmax", "attention"])
+@pytest.mark.parametrize(
+    "name", ["sparsemax", "attention", *(pytest.param(n, marks=pytest.mark.slow) for n in ("entmax", "fusedmax"))]
+)
 def test_with_the_reference_kernels_an_exported_program_has_operators_of_torch_alone(name):
     mapping = (lambda x: sa.sparse_attention(x, x, x, causal=True)) if name == "attention" else getattr(sa, name)
     model, x = Called(mapping), torch.randn(2, 3, 5, 5)
