@@ -21,7 +21,7 @@ from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive
 from repro.store import Store, outputs_folder
-from repro.tables import render
+from repro.tables import render, runs
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
@@ -189,10 +189,13 @@ def show(request: Request, results: Path) -> int:
         with restored(one, cells, known, asked.overrides) as (plan, store):
             made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
             html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
+            runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv", folders=False)
         print(render.to_text(made))
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
         written = render.write(made, outputs / "tables" / stem)
-        print(f"table: {written[0].with_suffix('')} ({', '.join(p.suffix for p in written)})\nreport: {html}")
+        print(
+            f"table: {written[0].with_suffix('')} ({', '.join(p.suffix for p in written)}; each run: runs_{stem}.csv)\nreport: {html}"
+        )
         status |= bool(lost)
     return status
