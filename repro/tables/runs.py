@@ -1,6 +1,7 @@
 """Single runs as a CSV file, for pandas, R or a spreadsheet: one line per cell and test set."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = (), places: Places |
     keys = dict.fromkeys(key for _, s, _ in every for key in s.values)
     for group, s, r in every:
         first = {"task": group.task, "mapping": s.mapping, **s.values, "profile": r.config["profile"]["name"]}
-        last = {"state": "done", "seconds": r.seconds, "folder": r.folder, "cell": r.cell_id}
+        last = {"state": "done", "seconds": r.seconds, "folder": r.folder if r.folder.parts else "", "cell": r.cell_id}
         for column, row in places[id(r)] if places else [("", "")]:
             for name in r.scored or [""]:
                 measured = _measured(r, name)
@@ -61,11 +62,12 @@ def _text(value: Any) -> str:
     return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
-def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path) -> None:
+def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path, folders: bool = True) -> None:
     """Write the cells of an experiment's table, with all grid points, as `to_csv` does.
 
     Args:
         failed: cell id -> error, for cells that failed in this run.
+        folders: False for cells from records, which have no folder.
     """
     one = plan.experiment
     found: dict[str, Results] = {}
@@ -75,6 +77,7 @@ def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path) -> No
         place = (one.columns[slot.column].key, one.rows[slot.row].label)
         state, why = _state(slot, store, failed)
         if state == "done" and (record := slot.results(store)) is not None:
+            record = record if folders else replace(record, folder=Path())
             places.setdefault(id(found.setdefault(slot.cell_id, record)), []).append(place)
         else:
             at = (slot.training_id, slot.task, slot.mapping, dict(slot.point), slot.seed, state, why)

@@ -21,7 +21,7 @@ from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive
 from repro.store import Store, outputs_folder
-from repro.tables import render
+from repro.tables import render, runs
 from repro.tables.blocks import Table
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
@@ -242,6 +242,7 @@ def show(request: Request, results: Path) -> int:
         plan, store = archive.restore(one, cells, known, asked.overrides)
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
+        runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv", folders=False)
         print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run\nreport: {html}\n")
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")

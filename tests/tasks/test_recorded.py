@@ -1,5 +1,6 @@
 """Records and the pages that are written from them: what was edited comes back, and a wrong record is refused."""
 
+import csv
 import re
 import shutil
 
@@ -158,6 +159,8 @@ def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "nothing was run\nreport: " in out and "softmax" in out
     assert (tmp_path / "tables" / "pair_demo_from_records.md").is_file() and not (tmp_path / "cells").exists()
+    lines = list(csv.DictReader((tmp_path / "tables" / "runs_pair_demo_from_records.csv").open()))
+    assert {line["state"] for line in lines} == {"done"} and {line["folder"] for line in lines} == {""}
     page = (tmp_path / "report" / "pair_demo_from_records.html").read_text()
     assert "No predictions are stored for this column" in page and "empty output" not in page
     assert '<a href="..' not in page, "the folders of its cells are gone"

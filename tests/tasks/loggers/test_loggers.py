@@ -237,6 +237,8 @@ def test_a_run_without_a_server_is_kept_offline_whole_and_can_be_sent(prepared_c
     )
     assert python == "python" and done.returncode == 0, done.stdout + done.stderr
     assert server.runs.pop(cell.training_id)["summary"]["test/bleu"] == results.metrics["test/bleu"]
+    assert any(name.endswith(".png") for name in server.files)
+    server.files.clear()
 
 
 def test_a_server_that_answers_with_an_error_is_there(server, clean):
