@@ -25,6 +25,7 @@ from tasks.data.cache import cached_folder, copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.pieces import fitted, learn_pieces, opened
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
+from tasks.data.read.own import setting
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import DICT, FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
@@ -238,6 +239,10 @@ def _build_test(
         here = f"classes {', '.join(classes)}, texts {', '.join(data.about['fields'])}"
         model = f"the model knows the classes {', '.join(known)} and reads {', '.join(meta['fields'])}"
         what, step = f"{data.name} is not a test set for this model", "choose a data set with these classes"
+        if data.name == "table" and len(data.about["fields"]) == len(meta["fields"]):
+            others = [name for name in classes if name not in known]
+            step = f"name the model's classes: {setting(classes=known, **({'drop': others} if others else {}))}"
+            step += f", which leaves out the rows of {', '.join(others)}" if others else ""
         raise DataError(what, f"{here}; {model}", step)
     examples = data.read(progress).get("test") or ()
     if not len(examples):

@@ -147,9 +147,7 @@ def _conversion(raw: bytes, path: Path) -> str:
     if len(rest.encode()) - len(rest) > len(raw) - len(
         rest.encode()
     ):  # more bytes of letters beyond ASCII than damaged ones
-        return (
-            f"{_iconv('UTF-8', path).replace('iconv', 'iconv -c')}, which leaves out what is damaged; the rest is UTF-8"
-        )
+        return f"{_iconv('UTF-8', path).replace('iconv', 'iconv -c', 1)}, which leaves out what is damaged; the rest is UTF-8"
     found = from_bytes(raw)
     best = [m for m in found if m.encoding == "cp1252" and m.coherence > found[0].coherence - 0.05] or [*found]
     name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, if others seem equally likely
@@ -157,6 +155,8 @@ def _conversion(raw: bytes, path: Path) -> str:
 
 
 def _iconv(name: str, path: Path) -> str:
+    if not path.is_file():  # standard input, or a member of an archive
+        return f"iconv -f {name} -t UTF-8 < INPUT"
     return f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(f'utf8_{path.name}')}"
 
 

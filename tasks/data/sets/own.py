@@ -206,6 +206,10 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
         raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         path, step = rows[0].path if rows else Path(str(options.path)), "correct data.label, or list data.classes"
+        if len(found) == 1:
+            step = (
+                f"correct data.label, or list all classes, also of a trained model: {setting(classes=[*found, 'NAME'])}"
+            )
         said = f"{len(found):,} different values of {options.label} in {len(rows):,} rows"
         expected = "a class for each row: at least two, most of them in several rows"
         raise damaged(path, said, expected, step=step, value=len(found))
