@@ -53,21 +53,7 @@ def attend_forward(
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
-    inputs = (
-        lengths_ptr,
-        spans_ptr,
-        bias_ptr,
-        at_ptr,
-        r_ptr,
-        scales_ptr,
-        slopes_ptr,
-        sees,
-        per_head,
-        row,
-        key,
-        factor,
-        r,
-    )
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
     least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
@@ -240,21 +226,7 @@ def attend_queries_backward(
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, heads, n, e, blocks, key_blocks, True)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
-    inputs = (
-        lengths_ptr,
-        spans_ptr,
-        bias_ptr,
-        at_ptr,
-        r_ptr,
-        scales_ptr,
-        slopes_ptr,
-        sees,
-        per_head,
-        row,
-        key,
-        factor,
-        r,
-    )
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
     least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
@@ -320,21 +292,7 @@ def attend_keys_backward(
     k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, D, D2)
     v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, E, E2)
     blocks = tl.cdiv(n, ROWS)
-    inputs = (
-        lengths_ptr,
-        spans_ptr,
-        bias_ptr,
-        at_ptr,
-        r_ptr,
-        scales_ptr,
-        slopes_ptr,
-        sees,
-        per_head,
-        row,
-        key,
-        factor,
-        r,
-    )
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // key_blocks * heads
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
@@ -386,21 +344,7 @@ def attend_bias_backward(
         own_block = program // key_blocks % blocks
         matrix = matrix // blocks
         turns = shared
-    inputs = (
-        lengths_ptr,
-        spans_ptr,
-        bias_ptr,
-        at_ptr,
-        r_ptr,
-        scales_ptr,
-        slopes_ptr,
-        sees,
-        per_head,
-        row,
-        key,
-        factor,
-        r,
-    )
+    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // (key_blocks if OVER else key_blocks * blocks) * shared
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)

@@ -1,6 +1,6 @@
 """Compile the Triton kernels for GPUs that are not there, as the launchers would, and read what the binaries need.
 
-`python tests/sparse_attention/kernels/ahead_of_time.py attention 90` prints the numbers of docs/reference/gpu.md for the installed Triton.
+`python tests/sparse_attention/kernels/ahead_of_time.py attention 90` prints what each kernel needs, with the installed Triton.
 """
 
 import re
