@@ -262,7 +262,7 @@ def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, m
         begin("profile=gpu", "runtime.device=cpu")
     begin("profile=gpu", "--plan")
     assert re.search(
-        r"6 to run; about 17 min .* 7.1 GPU-minutes with 6 cells at a time on a GPU", capfd.readouterr().out
+        r"6 to run; about 16 min .* 7.0 GPU-minutes with 6 cells at a time on a GPU", capfd.readouterr().out
     )
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for profile, first in (("demo", "PROFILE=gpu: about 7 minutes here"), ("cpu", "niculae2017_table2: ")):
