@@ -49,7 +49,8 @@ class Display:
             self._running[cell.cell_id] = first, since, event.fraction, f"{event.text}{stats}: {name(cell)}"
             self._tick()
         elif event.kind == "note":
-            self.say(f"  {name(cell)}: {event.text}")
+            told = f"  {name(cell)}: {event.text}"
+            self.say(fitted(told, stream=sys.stderr) if sys.stderr.isatty() else told)
         elif event.outcome is not None:
             self._end(cell, event.outcome)
 
@@ -69,11 +70,8 @@ class Display:
         print(cleared(), end="", file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
-        print(
-            f"{cleared()}{fitted(text, stream=sys.stderr) if sys.stderr.isatty() else text}",
-            file=sys.stderr,
-            flush=True,
-        )
+        """Print a text as it is: a command in it must stay in one line."""
+        print(f"{cleared()}{text}", file=sys.stderr, flush=True)
 
     def remaining(self) -> float:
         """The estimated seconds until all cells are done."""
