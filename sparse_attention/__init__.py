@@ -41,7 +41,7 @@ from .losses import max_omega
 from .mappings import FUNCTIONS, continuous
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 globals().update(FUNCTIONS)
 del FUNCTIONS
