@@ -225,7 +225,7 @@ def test_a_run_without_a_server_is_kept_offline_whole_and_can_be_sent(prepared_c
     cell, said = prepared_cell((*tiny, "logger=wandb", f"paths.outputs={tmp_path / 'a b'}")), []
     started = time.monotonic()
     outcome = cells.run(cell, Store(tmp_path / "a b"), forward=lambda *told: said.append(told), loggers=make_loggers)
-    assert outcome.state == "done" and time.monotonic() - started < 30, outcome.error
+    assert outcome.state == "done" and time.monotonic() - started < 45, outcome.error
     (run,), (note,) = offline(tmp_path / "a b"), [one for one in map(str, said) if "kept offline" in one]
     results = cell.results(Store(tmp_path / "a b"))
     assert run["summary"]["test/bleu"] == results.metrics["test/bleu"] and len(run["history"]) >= 1
@@ -237,7 +237,6 @@ def test_a_run_without_a_server_is_kept_offline_whole_and_can_be_sent(prepared_c
     )
     assert python == "python" and done.returncode == 0, done.stdout + done.stderr
     assert server.runs.pop(cell.training_id)["summary"]["test/bleu"] == results.metrics["test/bleu"]
-    assert any(name.endswith(".png") for name in server.files)
     server.files.clear()
 
 
