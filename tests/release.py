@@ -122,7 +122,8 @@ def files() -> list[Path]:
             continue
         made.append(wheel(machine))
         print(f"{made[-1].name}: {check(made[-1], machine)}", flush=True)
-        print(f"  {' '.join(run(*TOOLS, 'auditwheel', 'show', made[-1]).split())[-400:]}", flush=True)
+        seen = re.search(r'tag:\s*"(\w+)"', run(*TOOLS, "auditwheel", "show", made[-1]))
+        print(f"  auditwheel: consistent with {seen[1] if seen else 'no tag'}", flush=True)
     print(run(*TOOLS, "twine", "check", "--strict", *made).strip(), flush=True)
     return made
 
