@@ -170,16 +170,17 @@ def cone_backward(
     """For p = sparsemax(alpha z), dz = alpha u - (sum z u) alpha sgn / (|sum z| + K q) at kept entries; u = J g."""
     row, at = tile(ROWS, BLOCK)
     inside = (at < n) & (row < rows)
-    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
     p = tl.load(p_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(g_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
     spoilt = most(tl.where(p != p, 1, 0)) == 1
-    keep = x > -float("inf")
-    x = tl.where(spoilt, 0.0, x)
-    alpha, below, sign = _cone_scale(x, q, MIRRORED)
     s = tl.where(p > 0, 1.0, 0.0)
     size, mass = totals(s, s * g)
     u = s * (g - mass / tl.maximum(size, 1.0))
+    # the registers of a long row do not hold the scores before this
+    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    keep = x > -float("inf")
+    x = tl.where(spoilt, 0.0, x)
+    alpha, below, sign = _cone_scale(x, q, MIRRORED)
     along = total(tl.where(keep, x, 0.0) * u)
     dx = tl.where(keep, alpha * (u - along * sign / below), 0.0)
     tl.store(dx_ptr + row * n + at, tl.where(spoilt, float("nan"), dx), mask=inside)
