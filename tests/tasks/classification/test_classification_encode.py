@@ -116,6 +116,8 @@ def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
     ):
         with pytest.raises(DataError, match=said):
             encode_test(dataset(texts, said, **more), tmp_path / "cell", tmp_path)
+    with pytest.raises(DataError, match=r"'data\.classes=\[no,yes\]' 'data\.drop=\[maybe\]'"):
+        encode_test(dataset(other, "table", classes=("no", "maybe")), tmp_path / "cell", tmp_path)
 
 
 def test_the_hash_follows_texts_and_options_not_the_test_set_or_the_place(tmp_path):
