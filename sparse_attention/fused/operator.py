@@ -103,7 +103,8 @@ class Fused(Function):
         try:
             found = _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True)
         except LaunchFailed as error:
-            found = give_up("attention", error)
+            give_up("attention", error)
+            found = None
         out, saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
         if saved.__class__ is gpu.Saved:
             kept, ctx.saved = saved[: gpu.TENSORS] if inputs else saved[:1], saved[gpu.TENSORS :]
@@ -125,7 +126,8 @@ class Fused(Function):
             try:
                 found = ctx.kernel.gradients(g.contiguous(), q.contiguous(), k, v, saved, bias)
             except LaunchFailed as error:
-                found = give_up("attention", error)
+                give_up("attention", error)
+                found = None
             if found is not None:
                 first = (
                     found[:3]

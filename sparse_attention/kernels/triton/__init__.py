@@ -144,11 +144,7 @@ def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = 
 @functools.lru_cache(1024)
 def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
     """The layout of a `Form`; None if three strides are not enough."""
-    lead, size, stride = (
-        [],
-        1,
-        0,
-    )  # the dimensions but for the last; in the end, those that are one in memory are joined
+    lead, size, stride = [], 1, 0  # the dimensions but for the last; those that are one in memory are joined
     for i in range(-len(shape), -1):
         if (here := shape[i]) > 1:
             step = strides[i] if i >= -len(sizes) and sizes[i] > 1 else 0

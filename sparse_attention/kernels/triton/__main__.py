@@ -18,7 +18,7 @@ def calls(given: argparse.Namespace) -> None:
     """The calls whose kernels are compiled; their sizes do not matter."""
     for dtype, d, alpha, hidden in itertools.product(given.dtype, given.channels, given.alpha, (False, True)):
         q = torch.empty(1, 2, 256, d, dtype=getattr(torch, dtype), device="meta")
-        mask = {"mask": torch.ones(1, 1, 1, 256, dtype=torch.bool, device="meta")} if hidden else {}
+        mask: dict[str, Any] = {"mask": torch.ones(1, 1, 1, 256, dtype=torch.bool, device="meta")} if hidden else {}
         for save in (False, True):
             out, saved = attention.forward(q, q, q, alpha=alpha, scale=0.1, lead=(1, 2), save=save, **mask)
             if saved is not None:
