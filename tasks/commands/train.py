@@ -91,8 +91,8 @@ def _run(config: Mapping[str, Any]) -> Ended:
     print(
         f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder} (all scores: metrics.json, evaluations/)"
     )
-    where = elsewhere(store.root) + naming(config["plugins"])
-    print(f"next: python scripts/predict.py {cell.training_id[:12]}{where} < INPUT")
+    where = cell.training_id[:12] + elsewhere(store.root) + naming(config["plugins"])
+    print(f"next: python scripts/predict.py {where} < INPUT")
     score = float(results.metrics.get(f"dev/{config['train']['best_metric']}", math.nan))
     return "done", told, None if math.isnan(score) else score
 
