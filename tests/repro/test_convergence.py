@@ -240,8 +240,8 @@ def test_a_row_whose_attention_collapsed_has_not_converged_and_says_what_to_set(
     whole = together([Convergence(CONVERGED, "best epoch 2 of 3"), found, Convergence(UNKNOWN, "x")])
     assert (whole.state, whole.advice) == (STUCK, found.advice), "the worst cell counts"
     row = Row("sparsemax", "", [], [], [], [cell], convergence=found)
-    said = footers.trained([SimpleNamespace(rows=[row])])
-    assert said[1].startswith("WARNING: sparsemax: attention on one word") and "model.score_scale=0.02" in said[1]
+    (said,) = footers.stuck([SimpleNamespace(rows=[row])])
+    assert said.startswith("! sparsemax: WARNING: attention on one word") and "model.score_scale=0.02" in said
     earlier = curve([8.8, 5.0, 1.1, 1.1, 1.1], [11.0, 16.0, 12.0, 15.0, 15.5])
     assert of(stored(tmp_path, earlier)).state == CONVERGED, "the kept epoch is one before the collapse"
 
