@@ -73,7 +73,7 @@ def test_counts_and_all_other_numbers():
     )
     assert counts, head[:400]
     said = re.search(
-        r"make (\d+ claims) that we looked at: (\d+ hold), (\d+ fail), (\d+) are open and (\d+) are", README
+        r"looked at (\d+ claims) of four papers: (\d+ hold), (\d+ fail), (\d+) are open and (\d+) are", README
     )
     assert said and said.groups() == counts.groups()
     assert len(re.findall(r"(?m)^\| (?:sparsemax|oscarmax), factor \.25 ~? ?\| 5 \|", DELAY)) == 2
