@@ -4,8 +4,8 @@
     python scripts/results.py [EXPERIMENT ...] [sweep=NAME] [profile=demo|cpu|gpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
                               [the other arguments with which the table was made] [from=FOLDER] [to=FOLDER]
 
-    EXPERIMENT   first write the small records of the finished cells of its table, to/records/EXPERIMENT_PROFILE.jsonl
-    sweep        first write the records of a sweep of scripts/train.py -m, to/records/sweep_NAME.jsonl
+    EXPERIMENT   first write the small records of its finished cells: {to}/records/EXPERIMENT_PROFILE.jsonl
+    sweep        first write the records of a sweep of scripts/train.py -m: {to}/records/sweep_NAME.jsonl
     from         a folder with records of the same tables from another machine (scripts/on_gpu.sh), which are added
     to           the folder of the records and pages (docs/results)
 
