@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .describe import DOMAINS, KINDS, OVER, InvalidValue, Param, Refusal, Spec
+from .describe import DOMAINS, KINDS, OVER, InvalidType, InvalidValue, Param, Refusal, Spec
 from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
@@ -95,6 +95,8 @@ def register(
             raise InvalidValue(f"the name {name!r} is already registered {why}", key="name", value=name)
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
+        if not is_class and over != "density" and str(thing.__module__).partition(".")[0] == __package__:
+            thing = _refusing_segments(thing, name)
         own = not is_class and "dim" in inspect.signature(thing).parameters
         contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
@@ -262,6 +264,26 @@ def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Par
             f"{name} gives weight {lost:.2g} to a masked position. A function with an argument dim must handle masks "
             f"itself; without dim, as {name}(scores, mask, ...), the registry adds masks and dim"
         )
+
+
+def _refusing_segments(function: Any, name: str) -> Any:
+    """The function; if it has no argument ``segments``, that argument is refused by name."""
+    if "segments" in inspect.signature(function).parameters:
+        return function
+
+    @functools.wraps(function)
+    def refusing(*args: Any, **params: Any) -> Any:
+        if "segments" in params:
+            known = {s.name: inspect.signature(s.function).parameters for s in _SPECS.values() if s.function}
+            able = ", ".join(one for one, parameters in known.items() if "segments" in parameters)
+            then = "pass a nested tensor with one row for each segment (torch.nested), or loop over the segments"
+            said = (
+                f"{name} takes no segments; {able} do, and group_sparsemax, which calls them groups. For {name}, {then}"
+            )
+            raise InvalidType(said, key="segments", value=params["segments"], allowed=able)
+        return function(*args, **params)
+
+    return refusing
 
 
 def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]) -> Callable[..., Tensor]:

@@ -90,7 +90,7 @@ task=multilabel mapping=sparsehourglass mapping.q=1 task.tune.parameters.sparseh
 task=multilabel mapping=sparsegen_lin mapping.lam=0 task.tune.parameters={sparsegen_lin:{lam:[0]}} | mapping.lam | tune
 task=multilabel optim.lr=0.1 | optim | would change nothing
 task=multilabel schedule=plateau train.max_epochs=2 | schedule | schedule=plateau, train.max_epochs=2
-task=toy=3 |  | 'task=toy=3'; model.share_embeddings=true |  | encode.joint=true; plugins=[nowhere.py] |  | nowhere.py
+task=toy=3 |  | 'task=toy=3'; model.share_embeddings=true |  | encode.joint=true; model.output=sparsemax train.best_metric=ppl |  | model.output=sparsemax has no; plugins=[nowhere.py] |  | nowhere.py
 task=multilabel data.setting=length data.value=0 |  | value=0
 task=multilabel mapping=sparsehourglass task.tune.parameters.sparsehourglass.q=[-1] |  | q=-1
 task=imdb mapping=softmax model.discrete=softmax |  | model.discrete

@@ -24,7 +24,7 @@ RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 # added after cells had ids; while 0 or false, they are not part of an id
-LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss")
+LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss", "model.output")
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacremoses")
 
 
@@ -74,6 +74,9 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
     if config["model"].get("fertility") == "predicted":
         prepared = _tagging.tagged(config, prepared, folder, monitor)
     found, by = _trained(config, prepared, folder, monitor), config["train"]["best_metric"]
+    if sparse := config["model"].get("output"):
+        kind = f"{sparse} loss in nats per token given the true history"
+        found.signatures |= {"dev/loss": kind, "train/loss": kind}
     if by in options.SELECTING:
         data = encode.open_encoded(prepared.folder)
         golden = references(data, "dev")

@@ -17,6 +17,7 @@ from fairseq.tasks import register_task
 from omegaconf import II
 from torch import Tensor, nn
 
+import sparse_attention as sa
 from tasks.data.symbols import EOS, PAD, UNK
 from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
@@ -24,6 +25,7 @@ from tasks.layers.lstm import widened
 from tasks.seq2seq import batches
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.metrics import dev_scores
+from tasks.seq2seq.search import log_probabilities, output_alpha
 
 
 def padded_right(tokens: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -84,6 +86,10 @@ class Decoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, "state", state)
         logits, attention = (torch.stack(parts, 1) for parts in zip(*steps))
         return logits, {"attn": [columns_back(attention, columns)]}
+
+    def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
+        found = log_probabilities(self.held[0], net_output[0])
+        return found if log_probs else found.exp()
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
         state = self.get_incremental_state(incremental_state, "state")
@@ -147,14 +153,14 @@ class PairsTask(FolderTask):
         self.target_dictionary = dictionary(self.encoded.target_vocab)
 
 
-@register_criterion(
+TOKENS = config_class(
     "sa_tokens",
-    dataclass=config_class(
-        "sa_tokens",
-        entry("smoothing", float, 0.0, "label smoothing: mass of the uniform distribution"),
-        entry("sentence_avg", bool, II("optimization.sentence_avg")),
-    ),
+    entry("smoothing", float, 0.0, "label smoothing: mass of the uniform distribution"),
+    entry("sentence_avg", bool, II("optimization.sentence_avg")),
 )
+
+
+@register_criterion("sa_tokens", dataclass=TOKENS)
 class Tokens(SummedCriterion):
     """Token cross-entropy that also reports token accuracy and the sparsity of the attention.
 
@@ -172,12 +178,17 @@ class Tokens(SummedCriterion):
     def size(self, sample: dict[str, Any]) -> int:
         return sample["nsentences" if self.sentence_avg else "ntokens"]
 
+    def loss(self, net: nn.Module, logits: Tensor, gold: Tensor, **how: Any) -> Tensor:
+        if output_alpha(net) != 1:
+            raise ValueError(f"output={net.options.output} has a loss of its own: use --criterion sa_sparse_tokens")
+        return F.cross_entropy(logits, gold, **how)
+
     def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
         logits, extra = model(**sample["net_input"])
         target = sample["target"]  # [B, T]
         half, gold = logits.dtype in (torch.float16, torch.bfloat16), target.flatten()
         logits = widened(logits.flatten(0, 1))
-        loss = F.cross_entropy(logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
+        loss = self.loss(model.net, logits, gold, ignore_index=PAD, reduction="sum", label_smoothing=self.smoothing)
         if model.training and (weight := getattr(model.net, "coverage_loss", 0.0)):
             p = extra["attn"][0] * target.ne(PAD).unsqueeze(-1)  # [B, T, S]
             loss = loss + weight * torch.minimum(p, p.cumsum(1) - p).sum()
@@ -192,8 +203,19 @@ class Tokens(SummedCriterion):
         return loss, log
 
 
+@register_criterion("sa_sparse_tokens", dataclass=TOKENS)
+class SparseTokens(Tokens):
+    """The loss of a sparse output layer, in nats per token, not of a likelihood: the right word can have probability 0."""
+
+    BITS = PERPLEXITY = False
+
+    def loss(self, net: nn.Module, logits: Tensor, gold: Tensor, **how: Any) -> Tensor:
+        return sa.losses.entmax_loss(logits, gold, alpha=output_alpha(net), **how)
+
+
 def groups(config: Any, encoded: Path) -> dict[str, Any]:
     """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
     optim = config["optim"]
     averaged = {"smoothing": optim["label_smoothing"], "sentence_avg": optim["normalize"] == "sentences"}
-    return {"task": {"_name": "sa_pairs", "data": str(encoded)}, "criterion": {"_name": "sa_tokens"} | averaged}
+    criterion = "sa_sparse_tokens" if config["model"].get("output") else "sa_tokens"
+    return {"task": {"_name": "sa_pairs", "data": str(encoded)}, "criterion": {"_name": criterion} | averaged}

@@ -7,6 +7,7 @@ from typing import Any
 from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number, text
 
 KIND = "pairs"
+OUTPUTS = {"entmax15": 1.5, "sparsemax": 2.0}  # sparse output layers: alpha of entmax
 SCORES = ("bleu", "chrf", "multi_bleu", "meteor", "rouge_f1", "rouge_recall75")
 SELECTING = ("bleu", "chrf")  # of greedy dev outputs: allowed in `train.best_metric`, besides scores of the loss
 LOOKS = ("attention", "repetition")  # not the quality of outputs, but how they attend, repeat and drop words
@@ -93,8 +94,18 @@ class Decode:
     batch_size: int = integer(low=1, help="sentences decoded at once; affects only the speed")
 
 
+def output() -> Any:
+    """A model's field `output`."""
+    return choice(
+        REQUIRED, *OUTPUTS, optional=True, help="output layer and its loss: entmax15, sparsemax; null: softmax"
+    )
+
+
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Conflicts between the nodes of a configuration in which each node is valid on its own."""
+    if (sparse := config["model"].get("output")) and config["train"]["best_metric"] == "ppl":
+        told = f"model.output={sparse} has no perplexity, as words have probability 0"
+        return [f"{told}: set train.best_metric=accuracy, loss, bleu or chrf"]
     if config["model"].get("share_embeddings") and not config["encode"]["joint"]:
         return ["model.share_embeddings=true needs one vocabulary for both sides: set encode.joint=true"]
     return []

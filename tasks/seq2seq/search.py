@@ -23,22 +23,27 @@ Finished outputs can be reranked by the score of GNMT (Wu et al. 2016), log p / 
 
 As in OpenNMT, the search itself uses log p. With decode.stop=all, more outputs end, so that reranking has more choices.
 
+With a sparse output layer (`model.output`), an extension of probability 0 is never kept, so a sentence can have fewer
+than `beam` results. If it has none and every extension that the options allow has probability 0, its best hypothesis
+ends there; its score is that of its words. (Peters, Niculae & Martins 2019, "Sparse Sequence-to-Sequence Models".)
+
 `decode` searches in batches of similar length, and replaces unknown words by the most attended source word.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+import sparse_attention as sa
 from tasks.data.examples import padded
 from tasks.data.progress import Done, untold
 from tasks.data.symbols import EOS, FIRST, PAD, SPECIAL, UNK
 from tasks.seq2seq.encode import Encoded
-from tasks.seq2seq.options import Decode
+from tasks.seq2seq.options import OUTPUTS, Decode
 
 Tensors = dict[str, Tensor]
 
@@ -111,7 +116,7 @@ def beam_search(
     for t in range(int(limits.max()) + 1):
         logits, weights, state = model.step(words, memory, state)
         path.weights.append(weights.float())
-        log_p = torch.log_softmax(logits.float(), -1).unflatten(0, (-1, K))  # [b, K, V]
+        log_p = log_probabilities(model, logits).unflatten(0, (-1, K))  # [b, K, V]
         extended = _allowed(log_p, limits[alive], t).add_(scores.unsqueeze(2)).flatten(1)  # [b, K * V]
         best, picked = extended.topk(min(2 * K, extended.size(1)), 1)  # [b, 2 * K]
         found, places = np.split(torch.cat((best.double(), picked.double()), 1).cpu().numpy(), 2, axis=1)
@@ -126,6 +131,9 @@ def beam_search(
             of = results[alive[row]]
             if len(of) < K or options.stop == "best":
                 of.append(Ended(float(found[row, rank]) / divisor, t, row * K + int(origin[row, rank])))
+        for row in np.flatnonzero(~possible.any(1) & ~np.isnan(found).any(1)):  # every allowed word has probability 0
+            if not (of := results[alive[row]]):
+                of.append(Ended(float(scores[row, 0]) / divisor, t, row * K))
         done = ended[:, 0] if options.stop == "best" else np.array([len(results[i]) >= K for i in alive])
         keep = np.flatnonzero(~done & going.any(1))
         if not len(keep):
@@ -190,6 +198,17 @@ class Path:
             [Hypothesis(next(said), next(parts)[:, :length].clone(), h.score) for h in of]
             for of, length in zip(ended, lengths)
         ]
+
+
+def output_alpha(model: Any) -> float:
+    """Alpha of the entmax that is a model's output layer; 1, which is softmax, without `model.output`."""
+    return OUTPUTS.get(getattr(getattr(model, "options", None), "output", None) or "", 1.0)
+
+
+def log_probabilities(model: Any, logits: Tensor) -> Tensor:
+    """Log-probabilities of the words in float32, from a model's logits [..., V]; -inf for probability 0."""
+    alpha, logits = output_alpha(model), logits.float()
+    return torch.log_softmax(logits, -1) if alpha == 1 else sa.entmax(logits, alpha=alpha).log()
 
 
 def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:

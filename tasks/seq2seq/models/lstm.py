@@ -4,7 +4,7 @@
     q_t      = decoder([embed(y_{t-1}); a_{t-1}])                LSTM; a_{t-1} only with input feeding
     p_t      = mapping(score(q_t, h_1..h_S))                     sums to one, zero on padding
     a_t      = dropout(tanh(W_o [sum_s p_ts h_s; q_t]))
-    y_t      ~ softmax(W_g a_t + b_g)
+    y_t      ~ softmax(W_g a_t + b_g)                           or entmax, with `output`
 
 Source: OpenNMT-py at defffb2f (the toolkit of Niculae & Blondel 2017 and Laha et al. 2018); scores after Luong et al.
 2015 (general, dot) and Bahdanau et al. 2015 (additive). Without input feeding, all target steps attend in one call.
@@ -24,6 +24,7 @@ from tasks.data.symbols import PAD
 from tasks.layers.attention import KINDS, Attention, make_scores
 from tasks.layers.lstm import Lstm, packed
 from tasks.layers.steps import Cells, Shared, masks
+from tasks.seq2seq.options import output
 
 PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
 STATE = "mapping."  # prefix of the mapping's own entries in the decoder's state
@@ -47,6 +48,7 @@ class Options:
     share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
     residual: bool = flag(help="attend to encoder states plus word vectors: a shortcut for copying; not in the papers")
     score_scale: float = number(above=0, high=1e6, help="factor on the attention scores; 1 in the papers")
+    output: str | None = output()
 
     def problems(self) -> list[str]:
         found = []

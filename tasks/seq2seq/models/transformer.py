@@ -3,7 +3,7 @@
     x   = sqrt(E) embed(word) + position                        sines and cosines, section 3.5
     h   = layers of [self-attention, feed-forward]              over the source: the place "encoder"
     g_t = layers of [self-attention, attention to h, feed-forward]    over y_<t: "decoder"; over h: "cross"
-    y_t ~ softmax(W_g g_t)
+    y_t ~ softmax(W_g g_t)                                      or entmax, with `output`
 
 Each sub-layer F has a residual connection: norm(x + F(x)), or with `pre_norm` x + F(norm(x)) and a norm at the end
 (Xiong et al. 2020). A head's attention is mapping(q k / sqrt(d)). A "learned" hyperparameter of the mapping has a
@@ -22,6 +22,7 @@ from tasks.config.models import Place
 from tasks.config.options import defaults, flag, integer
 from tasks.data.symbols import PAD
 from tasks.layers.transformer import Cache, Layer, LayerOptions, initialise, positions
+from tasks.seq2seq.options import output
 
 PLACES = {"encoder": Place(unnormalised=True), "decoder": Place(unnormalised=True), "cross": Place()}
 Tensors = dict[str, Tensor]  # batch-first tensors by name
@@ -34,6 +35,7 @@ class Options(LayerOptions):
     layers: int = integer(low=1, help="layers of the encoder, and as many of the decoder")
     share_embeddings: bool = flag(help="one matrix for both embeddings and the generator; needs encode.joint")
     share_output: bool = flag(help="one matrix for the target embedding and the generator")
+    output: str | None = output()
 
     def problems(self) -> list[str]:
         found = super().problems()

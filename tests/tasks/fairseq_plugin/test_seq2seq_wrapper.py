@@ -12,13 +12,14 @@ from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
 from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
+import sparse_attention as sa
 from tasks.config import models
 from tasks.config.options import REQUIRED, OptionsError, choice, flag, integer, listing, number, plain, read, text
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin import architectures
 from tasks.fairseq_plugin.architectures import config_class, entries, registered_name, values_of
-from tasks.fairseq_plugin.seq2seq import Pairs, Tokens, dictionary
+from tasks.fairseq_plugin.seq2seq import Pairs, SparseTokens, Tokens, dictionary
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
@@ -55,9 +56,9 @@ def test_training_path_equals_incremental_decoding(build, sentences, options, le
             encoded, now = model.encoder.reorder_encoder_out(encoded, order), now[order]
 
 
-def criterion(**options):
+def criterion(of=Tokens, **options):
     cfg = SimpleNamespace(**({"sentence_avg": False, "smoothing": 0.0} | options))
-    return Tokens(cfg, SimpleNamespace(target_dictionary=dictionary([])))
+    return of(cfg, SimpleNamespace(target_dictionary=dictionary([])))
 
 
 def test_criterion_adds_up_over_batches(build, sentences):
@@ -75,6 +76,23 @@ def test_criterion_adds_up_over_batches(build, sentences):
     assert found["attention_zeros"] == pytest.approx(int(log["zeros"]) / int(log["kept"]), abs=1e-3)
     support = (int(log["kept"]) - int(log["zeros"])) / int(log["steps"])
     assert found["attention_support"] == pytest.approx(support, abs=1e-2)
+
+
+@pytest.mark.parametrize("output, alpha", [("entmax15", 1.5), ("sparsemax", 2.0)])
+def test_a_sparse_output_layer_has_its_own_loss_in_nats_and_its_own_probabilities(build, sentences, output, alpha):
+    model, sample = build(output=output), sentences()
+    loss, size, log = criterion(SparseTokens, smoothing=0.1)(model, sample)
+    logits, gold = whole(model, sample["net_input"])[0].flatten(0, 1).float(), sample["target"].flatten()
+    kept = gold.ne(PAD)
+    expected = sa.losses.EntmaxLoss(alpha, reduction="sum", label_smoothing=0.1)(logits[kept], gold[kept])
+    torch.testing.assert_close(loss.float(), expected)
+    means = {name: mean for name, (mean, _) in SparseTokens.measured({k: float(v) for k, v in log.items()}).items()}
+    assert means["loss"] == pytest.approx(loss.item() / size) and "ppl" not in SparseTokens.rounded(means)
+    p = model.get_normalized_probs((50 * logits, {}), log_probs=False)  # what fairseq's own search reads
+    torch.testing.assert_close(p, sa.entmax(50 * logits, alpha=alpha))
+    assert p.eq(0).any() and model.get_normalized_probs((50 * logits, {}), log_probs=True).exp().equal(p)
+    with pytest.raises(ValueError, match=f"output={output} has a loss of its own: use --criterion sa_sparse_tokens"):
+        criterion()(model, sample)
 
 
 def test_the_places_of_mappings_travel_through_fairseq_and_parameters_are_stored_once(build, sentences):

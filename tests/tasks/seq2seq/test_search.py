@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 
+import sparse_attention as sa
 from tasks.config.options import read
 from tasks.data.symbols import EOS, PAD
 from tasks.seq2seq.options import Decode
@@ -23,7 +24,7 @@ def log_probability(model, source: torch.Tensor, output: list[int]) -> torch.Ten
     """Of each token of an output, by teacher forcing: no state, no beam."""
     prev = torch.tensor([[EOS, *output[:-1]]])
     logits, _ = model(source.unsqueeze(0), torch.tensor([len(source)]), prev)
-    return torch.log_softmax(logits[0], -1)[range(len(output)), output]
+    return MAPPINGS[model.options.output](logits[0]).log()[range(len(output)), output]
 
 
 def outputs(words: int, longest: int):
@@ -34,18 +35,24 @@ def outputs(words: int, longest: int):
             yield [*output, EOS]
 
 
+MAPPINGS = {None: sa.softmax, "entmax15": sa.entmax, "sparsemax": sa.sparsemax}
 RULES = [("softmax", FAIRSEQ), *(("fusedmax", rules) for rules in (OPENNMT, FAIRSEQ, FAIRSEQ | {"len_penalty": 0.6}))]
+RULES = [(*rule, None) for rule in RULES] + [("softmax", FAIRSEQ, "entmax15"), ("softmax", FAIRSEQ, "sparsemax")]
 
 
-@pytest.mark.parametrize("mapping, rules", RULES, ids=str)
-def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, mapping, rules):
-    model = build(mapping, {"gamma": 0.1} if mapping == "fusedmax" else {}, words=2, init_range=1.5, seed=3)
+@pytest.mark.parametrize("mapping, rules, output", RULES, ids=str)
+def test_a_beam_that_holds_everything_finds_the_best_output(build, batch, mapping, rules, output):
+    """With a sparse output layer, all outputs whose probability is not 0."""
+    given = {"words": 2, "init_range": 1.5, "seed": 10 if output else 3, "output": output}
+    model = build(mapping, {"gamma": 0.1} if mapping == "fusedmax" else {}, **given)
     inputs, _ = batch([[0, 1, 1], [1]])
     found = beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options(beam=300, max_len_b=3, **rules))
     for row, length in enumerate((3, 1)):
         source = inputs["src_tokens"][row, :length]
         power = rules.get("len_penalty", 1.0) if rules["length"] == "average" else 0.0
         scores = {tuple(y): float(log_probability(model, source, y).sum()) / len(y) ** power for y in outputs(2, 3)}
+        every, scores = len(scores), {y: score for y, score in scores.items() if score > -math.inf}
+        assert (0 < len(scores) < every) if output else len(scores) == every
         best = max(scores, key=scores.get)
         assert tuple(found[row][0].ids) == best
         for hypothesis in found[row]:
@@ -92,6 +99,16 @@ def test_best_stops_when_the_best_extension_ends_and_all_goes_on():
     assert [h.ids for h in search(table, beam=3, **OPENNMT)] == [[A, EOS], [B, EOS]]
     three = search(table, beam=3, **FAIRSEQ)
     assert {tuple(h.ids) for h in three} == {(A, EOS), (B, EOS), (B, C, EOS)}
+
+
+def test_nothing_of_probability_0_comes_out_and_where_nothing_else_is_left_the_best_hypothesis_is_cut():
+    rest = {word: {EOS: 1.0} for word in range(8)}
+    table = rest | {EOS: {A: 0.6, B: 0.4}, A: {A: 1.0}}
+    (found,) = search(table, beam=3, max_len_b=2, **FAIRSEQ)  # A A never ends
+    assert found.ids == [B, EOS] and found.score == pytest.approx(math.log(0.4) / 2)
+    (found,) = search(table | {B: {A: 1.0}}, beam=3, max_len_b=2, **OPENNMT)
+    assert found.ids == [A, A, EOS] and found.score == pytest.approx(math.log(0.6))
+    assert [h.ids for h in search(rest, beam=3, **FAIRSEQ)] == [[EOS]]  # an output needs a word, and none is possible
 
 
 def test_fewer_results_are_the_first_ones_and_divergence_is_told(build, sentences):

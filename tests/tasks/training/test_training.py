@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import os
 import re
 import shutil
@@ -90,6 +91,16 @@ def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned):
         assert found["dev/last_gain"] == pytest.approx(100 * (before - last) / before, abs=1e-3)
         assert first["dev/last_gain"] == ""
     assert len(losses) == 3, losses
+
+
+@pytest.mark.slow
+def test_a_sparse_output_layer_learns_and_says_what_its_loss_is(learned):
+    cell, entry = learned("softmax", "model.output=entmax15", "train.max_epochs=12", "optim.lr=0.02")
+    rows, found = curves(entry), entry.read()
+    assert float(rows[-1]["train/loss"]) < float(rows[0]["train/loss"]) - 0.5 and "dev/ppl" not in found["metrics"]
+    assert found["metrics"]["dev/accuracy"] > float(rows[0]["dev/accuracy"]) + 10
+    assert found["signatures"]["dev/loss"].startswith("entmax15 loss in nats")
+    assert all(math.isfinite(one["score"]) for one in scored(cell, entry).predictions())
 
 
 @pytest.mark.parametrize(
