@@ -150,7 +150,7 @@ class Driver:
         pages = [f"docs/results/{one.experiment.name}_cpu.md" for one in self.plans]
         known = [page for page in pages if (compose.ROOT / page).is_file()] or ["docs/reference/report.md"]
         seeds = "the same command with seeds=1,2,3 gives three runs each; " * few
-        return fitted(f"next: {seeds}read {', '.join(known)}")
+        return fitted(f"next: {seeds}read {', '.join(known)}; all scores: {self.store.root}/tables")
 
     def count(self) -> int:
         """Print how many cells were run, reused and failed. Returns the exit status."""
@@ -193,7 +193,7 @@ class Driver:
                 runs.write(one, self.store, self.failed, stem.with_name(f"runs_{stem.name}.csv"))
                 html = self.store.root / "report" / f"{stem.name}.html"
                 page.write(built, one, self.store, html, self.failed)
-                print(f"{render.to_screen(built)}\nreport: {html}\ntables: {stem.parent}/*{stem.name}.*\n", flush=True)
+                print(f"{render.to_screen(built)}\nreport: {html}\n", flush=True)
 
 
 def drawings(table: Table, plan: Plan) -> str:
