@@ -147,7 +147,15 @@ def fairseq() -> None:
 def pip(*arguments: str, lock: str = "", by: tuple = (), **environment: str) -> None:
     """Install with uv, or `by` another command, with the text `lock` as requirements. Raises CalledProcessError."""
     uv = UV if UV.exists() else shutil.which("uv")
-    command = by or (uv, "pip", "install", "--python", PYTHON, "--compile-bytecode")
+    command = by or (
+        uv,
+        "pip",
+        "install",
+        *["-q"] * (not sys.stderr.isatty()),
+        "--python",
+        PYTHON,
+        "--compile-bytecode",
+    )
     # uv ignores pip's settings, so the index and certificates set for pip in the environment are passed on to it
     theirs = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE": "PIP_CERT"}
     meant = {ours: os.environ[of_pip] for ours, of_pip in theirs.items() if of_pip in os.environ}

@@ -41,6 +41,11 @@ class Progress:
         """Print one line."""
         print(text, file=self._stream, flush=True)
 
+    def step(self, text: str) -> None:
+        """Say what is being done now; only on a terminal, because a log file needs results."""
+        if self._stream.isatty():
+            self.say(text)
+
     @contextmanager
     def bar(self, total: float | None, label: str) -> Iterator[Any]:
         """Context of one long step of `total` units (None if unknown).
@@ -85,3 +90,5 @@ class NullProgress(Progress):
 
     def say(self, text: str) -> None:
         self.lines.append(text)
+
+    step = say

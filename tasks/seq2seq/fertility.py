@@ -58,7 +58,7 @@ def aligned(encoded: Encoded, root: str | Path, progress: Progress, forward: boo
 
     def build(folder: Path) -> None:
         split = encoded.splits["train"]
-        progress.say(f"aligning {len(split):,} pairs")
+        progress.step(f"aligning {len(split):,} pairs")
         found = aligner.train(split.source, split.target, encoded.sizes)
         found.save(folder / ALIGNER)
         most = np.ones(encoded.sizes[0], np.float32)

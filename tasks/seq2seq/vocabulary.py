@@ -149,7 +149,7 @@ def learn(
     _write(words, ([" ".join(cut(text)) for cut, text in zip(split, row)] for row in texts))
     if options.subword != "none":
         size = f"{options.vocab_size:,} " if options.vocab_size else ""
-        progress.say(f"learning {size}{options.subword} units")
+        progress.step(f"learning {size}{options.subword} units")
         learn_subwords(options, words, folder)
     segment, counts = list(subwords(options, folder).values()), [Counter[str]() for _ in SIDES]
 

@@ -45,7 +45,7 @@ def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path
             progress.say(f"{said_of}; its length and its own checks are used")
         download(entry["url"], archive, progress, **said, name=manifest["name"])
         if unpacked is not None:
-            progress.say(f"unpacking {archive.name}")
+            progress.step(f"unpacking {archive.name}")
             archives.unpack(archive, unpacked)
             write_meta(unpacked, {"url": entry["url"]} | said)
             archive.unlink()

@@ -128,7 +128,7 @@ def line_pairs(
     splits, hashes = {}, {}
     for split, sides in names.items():
         files = [find_file(places, side, get) for side in sides]
-        progress.say(f"verifying {' and '.join(path.name for path in files)}")
+        progress.step(f"verifying {' and '.join(path.name for path in files)}")
         splits[split], hashes[split] = LinePairs(files[0], files[1:]), [sha256_of(path) for path in files]
     return splits, hashes
 

@@ -122,7 +122,7 @@ def cached_parts(
     """The split of `split_by_content`, remembered at `path` for this `key`; `keys` are read only to make it."""
 
     def made() -> dict[str, Any]:
-        progress.say(f"splitting {path.parent.name}, near-duplicates together")
+        progress.step(f"splitting {path.parent.name}, near-duplicates together")
         return dataclasses.asdict(split_by_content(list(keys), names, texts))
 
     return Parts(**remembered(path, key, made))

@@ -237,7 +237,7 @@ def load_help(manifest: Manifest, options: Help, root: Path, progress: Progress)
             suffix, pages = HELP_LANGUAGES[lang]
             folder = apt.unpack(f"libreoffice-help-{suffix}")
             versions.append((folder / "PACKAGE_VERSION.txt").read_text().strip())
-            progress.say(f"reading the help pages in {lang}")
+            progress.step(f"reading the help pages in {lang}")
             texts.append(dict(help_paragraphs(folder / "usr/share/libreoffice/help" / pages / "text")))
         return aligned_rows(*texts), {"packages": versions}
 

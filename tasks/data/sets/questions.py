@@ -190,7 +190,7 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     def read(progress: Progress) -> Splits:
         parts = {}
         for part, pair in files.items():
-            progress.say(f"reading VQA v2 {part}")
+            progress.step(f"reading VQA v2 {part}")
             parts[part] = read_vqa2(*pair)
         train, dev = hold_out(parts["train"], options.dev_share)
         return {"train": train, "dev": dev, "test": parts["val"]}

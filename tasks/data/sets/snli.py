@@ -47,7 +47,7 @@ def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress)
     def read(progress: Progress) -> Splits:
         splits = {}
         for split, path in files.items():
-            progress.say(f"reading {path.name}")
+            progress.step(f"reading {path.name}")
             marked = read_highlights(highlights[split]) if split in highlights else {}
             splits[split] = list(read_published(path, marked))
         return splits
