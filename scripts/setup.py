@@ -21,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 VENV, PYTHON, UV = ROOT / ".venv", ROOT / ".venv" / "bin" / "python", ROOT / ".venv" / "bin" / "uv"
+QUIET = ["--quiet"] * (not sys.stderr.isatty())  # the list of packages is for people who watch
 LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # dev: the additional packages
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk for each value of TORCH
 OF_TORCH = r"torch|torchvision|triton|nvidia-[\w-]+|cuda-[\w-]+"  # packages that torch without CUDA replaces
@@ -47,9 +48,7 @@ def main(groups: list) -> None:
             return
         if trouble := first_trouble(torch):
             sys.exit(f"setup: {trouble}")
-        second = "run" in missing and any(
-            VENV.glob("lib/*/site-packages/ve_fairseq-*")
-        )  # must not be mixed with the first
+        second = "run" in missing and any(VENV.glob("lib/*/site-packages/ve_fairseq-*"))  # not beside the first
         if second or not healthy() or "unfinished" in (stamp("run"), stamp("dev")):
             print(f"creating .venv with Python {sys.version.split()[0]}", flush=True)
             VENV.unlink() if VENV.is_symlink() else shutil.rmtree(VENV, ignore_errors=True)
@@ -147,15 +146,7 @@ def fairseq() -> None:
 def pip(*arguments: str, lock: str = "", by: tuple = (), **environment: str) -> None:
     """Install with uv, or `by` another command, with the text `lock` as requirements. Raises CalledProcessError."""
     uv = UV if UV.exists() else shutil.which("uv")
-    command = by or (
-        uv,
-        "pip",
-        "install",
-        *["-q"] * (not sys.stderr.isatty()),
-        "--python",
-        PYTHON,
-        "--compile-bytecode",
-    )
+    command = by or (uv, "pip", "install", "--python", PYTHON, "--compile-bytecode", *QUIET)
     # uv ignores pip's settings, so the index and certificates set for pip in the environment are passed on to it
     theirs = {"UV_DEFAULT_INDEX": "PIP_INDEX_URL", "UV_INDEX": "PIP_EXTRA_INDEX_URL", "SSL_CERT_FILE": "PIP_CERT"}
     meant = {ours: os.environ[of_pip] for ours, of_pip in theirs.items() if of_pip in os.environ}
