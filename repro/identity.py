@@ -30,7 +30,7 @@ READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # node
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
 EVALUATION_KEYS = ("decode",)
-LATER_KEYS = ("train.class_weights",)  # for all families, added after cells had ids; while unset, not part of an id
+LATER_KEYS = ("train.class_weights", "train.average")  # added after cells had ids; while unset, not part of an id
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")  # nodes in which two settings do not differ
 
 

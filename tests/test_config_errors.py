@@ -41,7 +41,7 @@ def bases(composed) -> dict[str, dict]:
 TYPED = """
 mapping=Softmax | mapping=softmax mapping.lam=1 | ~mapping.at.cross | logger=wanbd | logger=wandb logger.wandb.mode=maybe
 logger=wandb logger.wandb.timeout=0 | train.precision=fp8 | train.max_epochs=0 | train.max_epochs=2.5 | train.max_tokens=-3
-train.best_metric=acuracy | train.best_metric=f1 | train.class_weights=balanced | runtime.device=tpu | runtime.verbose=2
+train.best_metric=acuracy | train.best_metric=f1 | train.class_weights=balanced | train.average=0 | runtime.device=tpu | runtime.verbose=2
 seed=2147483648 | seed= | task=null | task=[toy,imdb] | task=../task/toy | task=toi | tasks=toy | optim.lr=0 | optim.lr=1000
 optim.betas=[0.9] | optim.betas=[0.9,1.0] | optim.betas.9=3 | optim.label_smoothing=1 | optim.name=rmsprop | schedule.name=cosine
 model.attention=cosine | model.name=lstmm | decode.length=short | encode.tokenizer=mosess | task.scores=[blue] | task.scores=[COMET]
@@ -90,7 +90,7 @@ task=multilabel mapping=sparsehourglass mapping.q=1 task.tune.parameters.sparseh
 task=multilabel mapping=sparsegen_lin mapping.lam=0 task.tune.parameters={sparsegen_lin:{lam:[0]}} | mapping.lam | tune
 task=multilabel optim.lr=0.1 | optim | would change nothing
 task=multilabel schedule=plateau train.max_epochs=2 | schedule | schedule=plateau, train.max_epochs=2
-task=toy=3 |  | 'task=toy=3'; model.share_embeddings=true |  | encode.joint=true; model.output=sparsemax train.best_metric=ppl |  | model.output=sparsemax has no; plugins=[nowhere.py] |  | nowhere.py
+task=toy=3 |  | 'task=toy=3'; model.share_embeddings=true |  | encode.joint=true; train.average=99 |  | average=99 must be at most max_epochs; model.output=sparsemax train.best_metric=ppl |  | model.output=sparsemax has no; plugins=[nowhere.py] |  | nowhere.py
 task=multilabel data.setting=length data.value=0 |  | value=0
 task=multilabel mapping=sparsehourglass task.tune.parameters.sparsehourglass.q=[-1] |  | q=-1
 task=imdb mapping=softmax model.discrete=softmax |  | model.discrete

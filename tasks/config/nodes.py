@@ -46,6 +46,7 @@ class Train:
         *BEST,
         help="dev score that selects the epoch; bleu, chrf: only for pairs; each epoch decodes dev (greedy search)",
     )
+    average: int | None = integer(low=1, optional=True, help="keep the mean of the weights of that many last epochs")
     class_weights: str | None = choice(
         REQUIRED,
         "balanced",
@@ -60,6 +61,8 @@ class Train:
     def problems(self) -> list[str]:
         if self.batch_size is None and self.max_tokens is None:
             return ["batch_size=null needs max_tokens: one of them must set the size of a batch"]
+        if (self.average or 0) > self.max_epochs:
+            return [f"average={self.average} must be at most max_epochs={self.max_epochs}"]
         try:
             shares(asdict(self))
         except ValueError as error:

@@ -58,7 +58,7 @@ class Training:
 
     Attributes:
         history: one row per epoch.
-        best: the model's weights after the best epoch, on the CPU.
+        best: the model's weights after the best epoch, or their mean with `train.average`, on the CPU.
         epoch, done: epoch of the next update (from 1), and the number of updates already made in that epoch.
         means: means of the values logged by the epoch's updates; recent: the same since the last report to the monitor.
         good: the last good values, for error messages.
@@ -134,6 +134,7 @@ class Training:
     def _end_epoch(self, seconds: float) -> None:
         """Evaluate dev, add the epoch's row to the history, and save a checkpoint."""
         trainer, criterion = self.trainer, self.trainer.criterion
+        own = self._averaged()
         row = {"epoch": float(self.epoch), "updates": float(trainer.updates)}
         row |= {"lr": trainer.schedule.rate(trainer.updates), "seconds": seconds}
         row |= self.means.values_of(criterion, "train")
@@ -145,8 +146,10 @@ class Training:
                 self._diverged(f"epoch {self.epoch}, update {trainer.updates}: {key} is {row[key]:g}", row["lr"])
         if self.history and self.history[-1]["dev/loss"] > 0:
             row["dev/last_gain"] = 100 * (1 - row["dev/loss"] / self.history[-1]["dev/loss"])
-        if not self.history or self.job.value(row) > max(map(self.job.value, self.history)):
+        if own or not self.history or self.job.value(row) > max(map(self.job.value, self.history)):
             self.best = {name: value.to("cpu", copy=True) for name, value in trainer.model.state_dict().items()}
+        if own:
+            trainer.model.load_state_dict(own)
         self.history.append(row)
         trainer.schedule.epoch_ended(self.epoch, row["dev/loss"])
         self.epoch, self.done = self.epoch + 1, 0
@@ -154,6 +157,22 @@ class Training:
         self.recent.clear()
         self._save()
         self.monitor.epoch_done(self.history)
+
+    def _averaged(self) -> dict[str, torch.Tensor]:
+        """In the last `train.average` epochs, give the model the mean of its weights after each of them so far.
+
+        Returns the model's own weights, with which the training goes on; {} in earlier epochs.
+        """
+        train, model = self.job.config["train"], self.trainer.model
+        count = self.epoch - train["max_epochs"] + (train.get("average") or 0)
+        if count < 1:
+            return {}
+        own = {name: value.clone() for name, value in model.state_dict().items()}
+        if count > 1:  # `best` is the mean of the epochs before
+            floats = {name: value for name, value in own.items() if value.is_floating_point()}
+            before = {name: self.best[name].to(value.device) for name, value in floats.items()}
+            model.load_state_dict(own | {name: before[name].lerp(value, 1 / count) for name, value in floats.items()})
+        return own
 
     def _measure(self) -> Means:
         """Evaluate the dev split; returns the means."""

@@ -27,7 +27,8 @@ def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]]
     """Train as configured, in one or several processes; resumes from the job's folder.
 
     Returns:
-        the plain torch model of the best epoch (by the dev metric), on the CPU; one row per epoch; the best epoch's row.
+        the plain torch model of the best epoch (by the dev metric; with `train.average`, the last one, whose row is of the
+        mean), on the CPU; one row per epoch; the best epoch's row.
 
     Raises:
         FloatingPointError: a loss is not finite or has exploded.
@@ -38,7 +39,8 @@ def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]]
     last = checkpoints.read(job.checkpoints / checkpoints.LAST)
     model = job.parts.model()
     model.load_state_dict(last["best"])
-    return model.net.eval(), last["history"], max(last["history"], key=job.value)
+    history, averaged = last["history"], job.config["train"].get("average")
+    return model.net.eval(), history, history[-1] if averaged else max(history, key=job.value)
 
 
 def _free_port() -> int:

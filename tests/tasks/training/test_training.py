@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import math
@@ -25,6 +26,7 @@ from tasks.config.options import read
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import decode
+from tasks.training import checkpoints
 from tasks.training.job import Job
 from tasks.training.trainer import Trainer
 
@@ -115,6 +117,28 @@ def test_the_kept_epoch_is_the_best_one(learned, metric, best):
     assert found[f"dev/{metric}"] == pytest.approx(float(row[f"dev/{metric}"]), rel=1e-5)
 
 
+@pytest.mark.slow
+def test_with_an_average_the_mean_of_the_last_epochs_is_kept_and_measured(
+    uninterrupted, prepared_cell, monkeypatch, tiny, tmp_path
+):
+    """The training itself goes on as without."""
+    (_, reference), seen, save = uninterrupted(), [], checkpoints.save
+    monkeypatch.setattr(
+        checkpoints, "save", lambda state, folder: (seen.append(copy.deepcopy(state)), save(state, folder))
+    )
+    cell = prepared_cell([*tiny, *INTERRUPTED, "train.average=3"])
+    entry = trained(cell, Store(tmp_path))
+    for name, last in weights(reference).items():
+        assert torch.equal(seen[-1]["model"][name], last)
+        mean = torch.stack([state["model"][name] for state in seen[1:]]).mean(0)
+        torch.testing.assert_close(seen[-1]["best"][name], mean, atol=1e-6, rtol=1e-5)
+    mine, plain = curves(entry), curves(reference)
+    assert mine[:2] == plain[:2] and all(a["dev/loss"] != b["dev/loss"] for a, b in zip(mine[2:], plain[2:]))
+    metrics, (model, _) = entry.read()["metrics"], load(cell.config, entry.folder)
+    assert metrics["best_epoch"] == 4 and metrics["dev/loss"] == pytest.approx(float(mine[-1]["dev/loss"]))
+    assert torch.equal(model.generator.weight, seen[-1]["best"]["net.generator.weight"])
+
+
 def test_bleu_that_selects_is_that_of_greedy_outputs_and_says_so(learned):
     """Whatever decode.* is, which may change after the training."""
     cell, entry = learned("softmax", "train.best_metric=bleu")
@@ -172,7 +196,7 @@ MAPPINGS = ["mapping=entmax", "mapping.alpha=learned", "+mapping.at.cross={name:
 FERTILITY = ["model.name=lstm_fertility", "+model.fertility=guided", "+model.coverage=true"]
 SCHEDULES = {
     "adam": [],
-    "sgd": ["optim=sgd", "schedule=latched_halving", "schedule.start_decay_at=2", "optim.lr=1.0"],
+    "sgd": ["optim=sgd", "schedule=latched_halving", "schedule.start_decay_at=2", "optim.lr=1.0", "train.average=3"],
     "transformer": ["model=transformer_small", "model.heads=2", "encode.joint=true", *MAPPINGS],
     "selected": ["train.best_metric=chrf"],
     "fertility": ["mapping=fertility_sparsemax", *FERTILITY],
