@@ -89,7 +89,7 @@ class Decoder(FairseqIncrementalDecoder):
 
     def get_normalized_probs(self, net_output, log_probs: bool, sample=None) -> Tensor:
         found = log_probabilities(self.held[0], net_output[0])
-        return found if log_probs else found.exp()
+        return found.clamp(min=-1e4) if log_probs else found.exp()  # fairseq's search fails if nothing is finite
 
     def reorder_incremental_state(self, incremental_state, new_order: Tensor) -> None:
         state = self.get_incremental_state(incremental_state, "state")
