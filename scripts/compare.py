@@ -1,4 +1,4 @@
-"""Compare finished cells of the store: one row per setting, mean ± sd over seeds; plots, and a page with filters.
+"""Compare finished cells of the store: a table (one row per setting, mean ± sd over seeds), plots, a page with filters.
 
     python scripts/compare.py [FILTER ...] [to=FOLDER] [paths.outputs=FOLDER]
 

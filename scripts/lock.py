@@ -1,7 +1,7 @@
 """Write requirements.lock (to run everything) and requirements-dev.lock (additional packages for developers) with uv.
 
-One resolution of pyproject.toml for Python 3.11 to 3.14 on Linux and macOS, with hashes. Options go to uv: `--upgrade` takes
-the newest versions, `--upgrade-package NAME` the newest of one; without them, versions stay where they can.
+Both come from one resolution of pyproject.toml for Python 3.11 to 3.14 on Linux and macOS, with hashes. Options go to uv:
+`--upgrade` takes the newest versions, `--upgrade-package NAME` that of one package; otherwise, versions stay if they can.
 """
 
 import re

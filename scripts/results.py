@@ -1,4 +1,4 @@
-"""Write the tables, pages and pictures of docs/results, and docs/claims.md, again from their records and the code.
+"""Write docs/results (tables, pages, pictures) and docs/claims.md again, from their records and the code.
 
     python scripts/results.py                       half a minute; records that contradict their examples are rejected
     python scripts/results.py [EXPERIMENT ...] [sweep=NAME] [profile=demo|cpu|gpu|paper] [seeds=1,2] [paths.outputs=FOLDER]
