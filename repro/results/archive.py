@@ -1,10 +1,11 @@
 """Small records of a table's cells, for printing the table again without the cells.
 
 Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments), the
-configurations of all its cells by the hash of their overrides (`packed_configs`), and a checksum of the file. Every other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the
-results of the training and the evaluations, the versions used, the dev scores of all epochs (`curve`, missing in older
-records), and the packed scores of the individual test examples, which the significance tests need. Weights and texts
-are not included.
+configurations of all its cells by the hash of their overrides (`packed_configs`), and a checksum of the file. Every
+other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the results of the
+training and the evaluations, the versions used, the dev scores of all epochs (`curve`, missing in older records), and
+the packed scores of the individual test examples, which the significance tests need. Weights and texts are not
+included.
 """
 
 import base64
@@ -214,9 +215,8 @@ class Trained(Entry):
         super().__init__(folder)
         self.record, self.tests = record, dict[str, Tested]()
         if curve := record.get("curve"):
-            scores = (
-                {f"dev/{curve['metric']}": curve["dev"]} if "metric" in curve else curve
-            )  # older: the dev score alone
+            # records of earlier versions have the dev score alone
+            scores = {f"dev/{curve['metric']}": curve["dev"]} if "metric" in curve else curve
             self.curve = {k: [*map(float, v)] for k, v in scores.items()}
             self.curve = {"epoch": [i + 1.0 for i in range(max(map(len, self.curve.values())))], **self.curve}
 
