@@ -7,8 +7,7 @@ of the family, or `decode`) and the version of the evaluation recipe. The Git co
 but not hashed, because changing a comment must not invalidate every finished cell.
 """
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -381,14 +380,6 @@ def pair(override: str) -> tuple[str, str]:
     """KEY=VALUE, +KEY=VALUE or ~KEY as (key, value), as typed; the value is empty without "="."""
     key, _, value = override.lstrip("+~").partition("=")
     return key, value
-
-
-def near(word: Any, known: Iterable[str]) -> str:
-    """The text ` (did you mean 'x'?)`, or "" if no known word is similar or ends with `_word` or `.word`."""
-    known, word = list(known), word[:100] if isinstance(word, str) else ""
-    close = difflib.get_close_matches(word, known, n=1)
-    found = close or [k for k in known if word and k.endswith((f"_{word}", f".{word}"))]
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def prepare(cell: Cell, progress: Any = None) -> Cell:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from repro import convergence
-from repro.files import SEAL, StoreError, write_atomic
+from repro.errors import StoreError
+from repro.files import SEAL, write_atomic
 from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment

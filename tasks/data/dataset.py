@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import defaults, integer, node
+from repro.options import integer, node
+from tasks.config.files import defaults
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, first, subset, texts_of

@@ -22,7 +22,7 @@ from tasks.cells import _training
 from tasks.config import compose
 from tasks.data import DataError, DataSet, NullProgress, content_sha256
 from tasks.data.cache import read_meta
-from tasks.data.images import Blank, ImageError, ImageInput
+from tasks.data.images import Blank, ImageInput
 from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.load.finding import find_cell, tell_other_code
@@ -255,11 +255,11 @@ class Pictures:
         return str(self.folder)
 
     def read(self, key: str) -> bytes:
-        """The bytes of the image file. Raises ImageError if it cannot be read."""
+        """The bytes of the image file. Raises DataError if it cannot be read."""
         try:
             return (self.folder / key).read_bytes()
         except OSError as error:
-            raise ImageError(f"{self.folder / key}: {error.strerror}") from error
+            raise DataError(f"{self.folder / key}: {error.strerror}") from error
 
 
 def _ranked(p: Tensor, names: Sequence[str], most: int) -> tuple[tuple[str, float], ...]:
@@ -279,10 +279,10 @@ def load_cell(
         plugins: the Python files that define the cell's mapping; they run only if they are unchanged since its training.
 
     Raises:
-        NoCell: no cell matches, or several do.
+        ConfigError: no cell matches, or several do.
         ConfigError: the overrides are invalid.
         StoreError: the cell is unfinished, damaged or invalid, or needs plugins that are not named
-            (`repro.plugins.Untrusted`).
+            (`repro.StoreError`).
     """
     folder = find_cell(outputs, str(what))
     cell = cells.finished(folder)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import sparse_attention as sa
-from repro.files import StoreError
+from repro.errors import StoreError
 from tasks.classification.models.snli_attentive import Gru
 from tasks.config import models
 from tasks.data.cache import read_meta

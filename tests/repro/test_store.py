@@ -18,8 +18,9 @@ import pytest
 import torch
 
 from repro import files
+from repro.errors import StoreError
 from repro.files import write_atomic, write_json
-from repro.store import Damaged, Store, StoreError, provenance, sources
+from repro.store import Damaged, Store, provenance, sources
 
 FORK = mp.get_context("fork")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tasks.config.options import near
+from repro.errors import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered
