@@ -10,8 +10,8 @@ import numpy as np
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
-from tasks.fertility import metrics, options
 from tasks.seq2seq import encode, fertility
+from tasks.seq2seq.fertility import metrics, options
 
 RECIPE = (1, 1)
 METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
