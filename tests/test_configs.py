@@ -64,7 +64,7 @@ def fields(cls: type) -> set[str]:
 
 
 OF_PAGE = {
-    "model": lambda name: importlib.import_module(f"tasks.{ARCHITECTURES[name]}.models.{name}").Options,
+    "model": lambda name: models.architecture(ARCHITECTURES[name], name).Options,
     "data": lambda name: data.set_module(name).Options,
     "schedule": lambda name: SCHEDULES[name].Options,
     **{group: classes.__getitem__ for group, classes in nodes.NAMED.items()},
@@ -79,7 +79,7 @@ def options_of_pages():
             yield f"{group}/{name}", set(found) - {"name"}, fields(options_of(found["name"]))
     for name in pages("task"):
         found = page("task", name)
-        family = importlib.import_module(f"tasks.{found['task']['family']}.options")
+        family = models.part(found["task"]["family"], "options")
         assert set(found) == {"task", "encode", "decode"} and found["task"]["name"] == name
         for node, cls in compose.OF_FAMILY.items():
             yield f"task/{name}: {node}", set(found[node]) - {"name", "family"}, fields(getattr(family, cls))
