@@ -7,7 +7,7 @@ import importlib
 
 from . import registry
 
-MODULES = ("attention", "integrations", "nn", "prox", "structured")
+MODULES = ("attention", "integrations", "nn", "structured")
 ATTENTION = ("KeyCache", "sparse_attention")
 OTHERS = "Mapping Param Spec UnknownMappingError continuous kernels losses make max_omega names quality register spec"
 PUBLIC = [*OTHERS.split(), *MODULES, *ATTENTION, *registry.public()]
