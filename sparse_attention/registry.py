@@ -7,7 +7,6 @@ module ``make(name, ...)(scores, mask=None, dim=-1)``.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -17,7 +16,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .describe import DOMAINS, KINDS, OVER, InvalidType, InvalidValue, Param, Refusal, Spec
+from .describe import DOMAINS, KINDS, OVER, Param, Spec
+from .errors import Refused, meant
 from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
@@ -34,11 +34,8 @@ OWNED = (  # argument names of attention, the losses and `make`, which no parame
 _OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
-class UnknownMappingError(Refusal, KeyError, ValueError):
+class UnknownMappingError(Refused, KeyError, ValueError):
     """No mapping has this name; the message suggests the nearest name and lists all names."""
-
-    def __str__(self) -> str:  # without this, KeyError would print the message in quotes
-        return str(self.args[0])
 
 
 def register(
@@ -92,7 +89,7 @@ def register(
     def decorate(thing: Thing) -> Thing:
         if name in _SPECS and not replace:
             why = f"({_SPECS[name].summary}); pass replace=True to replace it"
-            raise InvalidValue(f"the name {name!r} is already registered {why}", key="name", value=name)
+            raise ValueError(f"the name {name!r} is already registered {why}")
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
         if not is_class and over != "density" and str(thing.__module__).partition(".")[0] == __package__:
@@ -136,14 +133,11 @@ def spec(name: str) -> Spec:
         UnknownMappingError: unknown name; the message suggests the nearest name and lists all names.
     """
     if not isinstance(name, str):
-        said = f"{shown(name)} is not a name; give one of {', '.join(_SPECS)}"
-        raise UnknownMappingError(said, key="mapping", value=name, allowed=tuple(_SPECS))
+        raise UnknownMappingError(f"{shown(name)} is not a name", step=f"give one of {', '.join(_SPECS)}")
     if name not in _SPECS:
-        near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
-        known = f"Registered: {', '.join(_SPECS)}. Add your own with @sparse_attention.register(name)."
-        said = f"no mapping is called {name!r}{hint}. {known}"
-        raise UnknownMappingError(said, key="mapping", value=name, allowed=tuple(_SPECS))
+        known = f"the registered ones are {', '.join(_SPECS)}"
+        add = "add your own with @sparse_attention.register(name)"
+        raise UnknownMappingError(f"no mapping is called {name!r}{meant(name, _SPECS)}", known, add)
     return _SPECS[name]
 
 
@@ -234,7 +228,7 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
             found.append(changed(param, default=param.check(default)))
     if given:
         said = f"{name}: params describes {', '.join(given)}, which is no argument of the mapping; add it there or remove it"
-        raise InvalidValue(said, key="params", value=tuple(given))
+        raise ValueError(said)
     return tuple(found)
 
 
@@ -280,7 +274,7 @@ def _refusing_segments(function: Any, name: str) -> Any:
             said = (
                 f"{name} takes no segments; {able} do, and group_sparsemax, which calls them groups. For {name}, {then}"
             )
-            raise InvalidType(said, key="segments", value=params["segments"], allowed=able)
+            raise TypeError(said)
         return function(*args, **params)
 
     return refusing

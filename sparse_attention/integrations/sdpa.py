@@ -28,6 +28,7 @@ from ..attention import sparse_attention
 from ..attention.attention import replacing, torchs
 from ..attention.call import checked, mapped, named
 from ..attention.nested import by_length, unpacked
+from ..errors import Refused
 from ..masks import separate
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
 
@@ -55,11 +56,11 @@ _LAYERS = {F.linear, F.layer_norm, F.rms_norm, F.group_norm, F.conv1d, F.conv2d}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 
 
-class ArgumentValueError(ValueError, RuntimeError):
+class ArgumentValueError(Refused, ValueError, RuntimeError):
     """A ValueError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
-class ArgumentTypeError(TypeError, RuntimeError):
+class ArgumentTypeError(Refused, TypeError, RuntimeError):
     """A TypeError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
