@@ -24,13 +24,6 @@ from .rows.contract import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
-OWNED = (  # argument names of attention, the losses and `make`, which no parameter or input may have
-    *("add_bias_kv", "add_zero_attn", "attn_mask", "batch_first", "below", "bias", "causal", "cu_seqlens"),
-    *("device", "dim", "dropout", "dropout_p", "dtype", "embed_dim", "enable_gqa", "ignore_index", "is_causal"),
-    *("k", "kdim", "key", "key_padding_mask", "label_smoothing", "lengths", "mapping", "mask", "model", "name"),
-    *("need_weights", "num_heads", "q", "query", "reduction", "scale", "scores", "sink", "slopes", "target"),
-    *("v", "value", "vdim", "weight", "weights", "window"),
-)
 _OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
@@ -78,8 +71,8 @@ def register(
 
     Raises:
         ValueError: unknown kind, over or domain; the name is already taken or is not an identifier; ``params``
-            describes a parameter that does not exist; a parameter or an input has a name of `OWNED` or, for a function,
-            of an attribute of `Mapping`; a function with an argument ``dim`` ignores its mask.
+            describes a parameter that does not exist; a parameter of a function has the name of an attribute of
+            `Mapping`; a function with an argument ``dim`` ignores its mask.
     """
     for what, value, allowed in (("kind", kind, KINDS), ("over", over, OVER), ("domain", domain, DOMAINS)):
         Param(what, choices=allowed).check(value)
@@ -97,7 +90,10 @@ def register(
         own = not is_class and "dim" in inspect.signature(thing).parameters
         contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
-        _check_names(name, thing, (*(p.name for p in described), *inputs))
+        if not is_class and (taken := [p.name for p in described if p.name in {*dir(Mapping), *vars(nn.Module())}]):
+            raise ValueError(
+                f"{name}: {', '.join(taken)} cannot be a parameter, since sa.Mapping has an attribute of the name"
+            )
         function = None if is_class else _with_contract(thing, described) if contract else thing
         if is_class and any(p.learned for p in described):
             raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
@@ -230,18 +226,6 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
         said = f"{name}: params describes {', '.join(given)}, which is no argument of the mapping; add it there or remove it"
         raise ValueError(said)
     return tuple(found)
-
-
-def _check_names(name: str, thing: Any, used: tuple[str, ...]) -> None:
-    """Raise ValueError if a user's mapping uses names that are reserved by attention or modules."""
-    if str(thing.__module__).partition(".")[0] == __package__:
-        return  # `fused.call.parted` handles the names that our mappings share with attention
-    of_modules = () if inspect.isclass(thing) else {*dir(Mapping), *vars(nn.Module())}  # parameters become attributes
-    if taken := [x for x in used if x in OWNED or x in of_modules]:
-        raise ValueError(
-            f"{name}: {', '.join(taken)} cannot be the name of a parameter or an input, since attention or modules use it; "
-            f"choose another one. These names are taken, and so are the attributes of sa.Mapping: {', '.join(OWNED)}"
-        )
 
 
 def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Param, ...]) -> None:

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..attention import sparse_attention
 from ..attention.attention import replacing, torchs
-from ..attention.call import checked, mapped, named
+from ..attention.call import checked, made, mapped
 from ..attention.nested import by_length, unpacked
 from ..errors import Refused
 from ..masks import separate
@@ -91,7 +91,7 @@ def scaled_dot_product_attention(
         TypeError, ValueError: as in `sparse_attention`; those about tensors, shapes and dropout_p are RuntimeErrors, too,
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
-    mapping, params = named(mapping, params)
+    mapping, params = made(mapping, params)
     _, (alpha, _, factor, _) = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself

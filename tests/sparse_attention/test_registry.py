@@ -143,27 +143,12 @@ def test_a_function_from_outside_gets_the_whole_contract():
             sa.register("other", **{key: value})
 
 
-def entry_points():
-    transformers = pytest.importorskip("sparse_attention.integrations.transformers")
-    sdpa, losses = sa.integrations.sdpa, sa.losses
-    attention = [sa.sparse_attention, sa.attention.plan, sa.KeyCache, sdpa.scaled_dot_product_attention, sdpa.use]
-    modules = [sa.nn.replace, sa.nn.MultiheadAttention, sa.nn.over_keys, sa.make, sa.Mapping.forward]
-    others = [losses.fenchel_young, losses.max_omega, losses.FenchelYoungLoss, sa.integrations.treat_as_masked]
-    return [*attention, *modules, *others, transformers.register, transformers.use]
-
-
-def test_no_mapping_of_others_can_use_a_name_of_attention():
-    arguments = [x for entry in entry_points() for x in inspect.signature(entry).parameters.values()]
-    assert {x.name for x in arguments if x.kind not in (x.VAR_KEYWORD, x.VAR_POSITIONAL)} <= {*registry.OWNED, "self"}
-    for name in (*registry.OWNED, "training", "forward"):
-        space = {"nn": nn}
-        exec(f"def mine(x, keep, {name}=1.0): ...", space)
-        exec(f"class Mine(nn.Module):\n  def __init__(self, {name}=1.0): ...", space)
-        for thing in (space["mine"], space["Mine"])[: 2 if name in registry.OWNED else 1]:
-            with pytest.raises(ValueError, match=rf"mine: {name} cannot be the name of a parameter.*cu_seqlens, "):
-                sa.register("mine", params=[sa.Param(name)])(thing)
-    with pytest.raises(ValueError, match="mine: slopes, sink cannot be"):
-        sa.register("mine", inputs=("slopes", "sink", "fine"))(lambda scores, mask: scores)
+@pytest.mark.parametrize("name", ["training", "forward", "spread"])
+def test_a_parameter_that_would_hide_an_attribute_of_the_module_is_refused(name):
+    space = {}
+    exec(f"def mine(x, keep, {name}=1.0): ...", space)
+    with pytest.raises(ValueError, match=rf"mine: {name} cannot be a parameter"):
+        sa.register("mine")(space["mine"])
     assert "mine" not in sa.names()
 
 
