@@ -31,8 +31,8 @@ class Metric:
             means that no verdict is given.
         signature: how the score is computed.
         test: type of the paired randomization test over test examples: "mean" (tests the mean of the per-example values
-            stored under `name`), "bleu" (tests BLEU of the per-example statistics stored under `<name>_statistics`), or
-            None.
+            stored under `name`), "bleu" or "f1" (tests the score of the per-example statistics stored under
+            `<name>_statistics`, `repro.statistics.corpus_score`), or None.
     """
 
     name: str
