@@ -245,7 +245,7 @@ def fused_names() -> list[str]:
     from tasks.config import models
 
     x = torch.ones(1, 1, 128, 8)
-    return ["softmax", *(m for m in models.row_mappings() if sa.fused.plan(x, x, x, m).path == "fused")]
+    return ["softmax", *(m for m in models.row_mappings() if sa.attention.plan(x, x, x, m).path == "fused")]
 
 
 def measure_documents(sizes: Documents, seconds: float, mappings: Sequence[str]) -> list[DocumentRow]:
