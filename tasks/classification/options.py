@@ -9,6 +9,7 @@ from tasks.config.files import defaults
 from tasks.config.models import architecture
 
 KIND = "texts"
+CLASSES = True  # training may weight the classes, and your own data are also measured by macro-F1
 SCORES = ("macro_f1", "attention", "faithfulness")
 TOKENIZERS = ("whitespace", "wordpunct", "wordpunct_br")
 

@@ -58,7 +58,7 @@ def lasting(request: Request) -> list[str]:
 
 
 def outline(request: Request) -> Outline:
-    """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid.
+    """Compose and check every configuration. Raises ConfigError if all of them are invalid.
 
     A mapping without one of the swept parameters runs once, without it.
     """

@@ -1,6 +1,6 @@
 """Find architectures by file name, and choose the mapping for each place where a model attends.
 
-An architecture is a file `tasks/<family>/models/<name>.py` with `Options` (see `repro.options`), `Model` (a plain torch
+An architecture is a file `<name>.py` in the folder `models` of its family with `Options` (see `repro.options`), `Model` (a plain torch
 module) and `PLACES`, the places where the model attends. The node `mapping` is used at every place that has no
 `mapping.at.<place>` of its own.
 """
@@ -16,12 +16,16 @@ from typing import TYPE_CHECKING, Any
 
 from repro.errors import ConfigError, Problem, near, short
 from repro.options import read
+from tasks.config.files import CONFIGS
 
 if TYPE_CHECKING:  # torch is imported only after the names of a configuration have been checked
     import torch
     from torch import nn
 
 
+ROOT = CONFIGS.parent
+# Name of a family -> its package: the folders of tasks/ that hold a folder `models`.
+FAMILIES = {f.parent.name: ".".join(f.parent.relative_to(ROOT).parts) for f in sorted(ROOT.glob("tasks/**/models"))}
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
 
@@ -47,9 +51,14 @@ class Place:
     unnormalised: bool = False
 
 
+def part(family: str, module: str) -> ModuleType:
+    """A module of a family's package, such as "options"."""
+    return importlib.import_module(f"{FAMILIES[family]}.{module}")
+
+
 def names(family: str) -> list[str]:
     """Names of a family's architectures."""
-    package = importlib.import_module(f"tasks.{family}.models")
+    package = part(family, "models")
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
 
 
@@ -59,7 +68,7 @@ def architecture(family: str, name: str) -> ModuleType:
     if name not in known:
         told = f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"
         raise ConfigError(Problem(told, "model.name", name, known))
-    return importlib.import_module(f"tasks.{family}.models.{name}")
+    return part(family, f"models.{name}")
 
 
 def options(family: str, model: Mapping[str, Any]) -> Any:

@@ -17,8 +17,8 @@ from huggingface_hub import ModelCard
 from repro.errors import ConfigError, StoreError
 from repro.protocol import Metric
 from repro.store import Damaged, Store
-from tasks.load import card, evaluate, lines, load_cell
-from tasks.load.export import export
+from tasks.use import card, evaluate, lines, load_cell
+from tasks.use.export import export
 
 ALONE = """
 import os, runpy, sys
