@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from repro import convergence, plugins, rounding
+from repro import convergence, plugins
 from repro.protocol import REGISTERED as REGISTERED
 from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
 from repro.protocol import register as register
@@ -217,11 +217,7 @@ class Cell(OfFamily):
 
     def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Self:
         """This cell with its data; its test sets are the data set's own and `further`."""
-        cell = replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
-        if cell.known_id or cell.entry(store := Store(str(self.config["paths"].get("outputs")))).finished():
-            return cell
-        earlier = rounding.finished(store, cell.task, cell.mapping, _mended_id)
-        return replace(cell, known_id=earlier.get(cell.training_id, ""))
+        return replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
 
     @property
     def task(self) -> str:
@@ -304,10 +300,6 @@ class Cell(OfFamily):
             return "damaged"
         state = self.entry(store).state()
         return "queued" if state == "done" else state  # an evaluation is missing
-
-
-def _mended_id(config: Mapping[str, Any], module: str, stored: Stored) -> str:
-    return digest(*computed_from(config, family(module)), stored["data_sha256"], stored["recipe"])
 
 
 def _short(stored: Stored, now: Prepared | TestSet) -> Stored:

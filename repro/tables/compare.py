@@ -235,9 +235,7 @@ def groups(records: Sequence[Results], named: Collection[str] = ()) -> list[Grou
 
 
 def _told_apart(by_setting: Sequence[list[Results]], named: Collection[str] = ()) -> list[Setting]:
-    # a seed counts once: an earlier cell may have the same setting with a rounding error in a number
-    ones = [{(r.seed, *r.scored): r for r in reversed(records)} for records in by_setting]
-    settings = [Setting(sorted(records.values(), key=lambda r: r.seed)) for records in ones]
+    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
     keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
     absent = object()
     wanted = {k for k in keys if k in named or k.removesuffix(".name") in named} - {"task.name", "mapping.name"}

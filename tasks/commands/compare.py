@@ -165,8 +165,9 @@ def unfinished(store: Store, told: Mapping[str, Any]) -> list[Lost]:
         elif state == "queued" and not entry.path("status.json").exists():
             gone = "deleted" if one.get("state") == "done" else "never run"
             state = "failed" if why else gone
-        point = one.get("point") or ({"setting": one["setting"]} if one.get("setting") else {})  # earlier versions
-        found.append(Lost(key, task, mapping, point, int(one.get("seed", 0)), state, why.partition("\n")[0]))
+        found.append(
+            Lost(key, task, mapping, one.get("point") or {}, int(one.get("seed", 0)), state, why.partition("\n")[0])
+        )
     return found
 
 

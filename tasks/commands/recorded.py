@@ -126,8 +126,6 @@ def write(request: Request, results: Path, other: Path | None = None) -> int:
 
     The records of experiments also come from the folder `other`, of another machine.
 
-    The records of experiments also come from the folder `other`, of another machine.
-
     Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
     if request.sweep:
@@ -170,8 +168,7 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
     cells = []
     for one in recorded:
         told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
-        curve, by = one.get("curve", {}), f"dev/{one['config']['train']['best_metric']}"
-        told |= {"tests": one.get("tested", {}), "curve": {by: curve} if isinstance(curve, list) else curve}
+        told |= {"tests": one["tested"], "curve": one.get("curve", {})}
         scored = {k: Scored(**v) for k, v in one["tests"].items()}
         where = {"cell_id": one["key"], "folder": Path(one["key"])}
         cells.append(Results(**where, **told, scored=scored, shortfalls={}, evaluations={}))

@@ -109,7 +109,7 @@ def make(
         counts: split -> number of records available, if known before reading.
         cut: function that limits a split (by default, it keeps the first records).
     """
-    limits = limits or Limits(None, None, None)
+    limits = limits or Limits(**dict.fromkeys(SPLITS))
     name = manifest["name"]
 
     def limited(progress: Progress) -> Splits:
