@@ -79,7 +79,7 @@ def project(tmp_path, monkeypatch):
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-        for one in (sources._ours, sources._code, sources._text, sources._since):
+        for one in (sources._ours, sources._code, sources._text):
             one.cache_clear()
 
     monkeypatch.setattr(sources, "ROOT", tmp_path)
