@@ -26,7 +26,7 @@ def defaults(file: str, *keys: str) -> Callable[[type], type]:
     It applies to the class's own fields and to inherited fields without a default: options that several files share.
 
     So a default is written only once, in the file that people read and copy. The default of `${oc.env:NAME,VALUE}` is
-    VALUE. A field that is missing from the file, or whose value there refers to another option (`${...}`), has none.
+    VALUE, that of `${seed}` the seed of main.yaml. A field that is missing from the file has none.
 
     Args:
         keys: path of the values inside the file, starting at the top level.
@@ -44,10 +44,10 @@ def defaults(file: str, *keys: str) -> Callable[[type], type]:
                 cls.__annotations__[name] = shared.type
                 setattr(cls, name, field(metadata=shared.metadata))
         for name in cls.__annotations__:
-            value = values.get(name, MISSING)
+            value = values_in("main")["seed"] if values.get(name) == "${seed}" else values.get(name, MISSING)
             if isinstance(value, str) and (found := ENVIRONMENT.fullmatch(value)):
                 value = yaml.load(found[1], _Loader)
-            if value is not MISSING and not (isinstance(value, str) and value.startswith("${")):
+            if value is not MISSING:
                 several = isinstance(value, (list, dict))
                 default = {"default_factory": lambda value=value: type(value)(value)} if several else {"default": value}
                 setattr(cls, name, field(**default, metadata=getattr(cls, name).metadata))
