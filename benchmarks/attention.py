@@ -21,7 +21,7 @@ from torch import Tensor
 import sparse_attention as sa
 from benchmarks import pages
 from benchmarks.table import backward, medians, peak_memory
-from sparse_attention.fused import composition
+from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
 
 LONGEST_COMPOSITION = 4096
@@ -245,7 +245,7 @@ def fused_names() -> list[str]:
     from tasks.config import models
 
     x = torch.ones(1, 1, 128, 8)
-    return ["softmax", *(m for m in models.row_mappings() if sa.fused.plan(x, x, x, m).path == "fused")]
+    return ["softmax", *(m for m in models.row_mappings() if sa.attention.plan(x, x, x, m).path == "fused")]
 
 
 def measure_documents(sizes: Documents, seconds: float, mappings: Sequence[str]) -> list[DocumentRow]:

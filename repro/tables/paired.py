@@ -8,9 +8,7 @@ import numpy as np
 
 from repro.identity import Results
 from repro.protocol import Metric
-from repro.store import Damaged, Evaluation
-from repro.tables.blocks import Row, Value
-from repro.tables.statistics import (
+from repro.statistics import (
     FEWEST,
     Mean,
     example_error,
@@ -19,6 +17,8 @@ from repro.tables.statistics import (
     paired_bleu_randomization,
     paired_randomization,
 )
+from repro.store import Damaged, Evaluation
+from repro.tables.blocks import Row, Value
 
 
 def _scores(row: Row, full: str) -> dict[int, float]:

@@ -15,11 +15,11 @@ from repro.plan import Plan
 from repro.report import examples, page
 from repro.report.data import Missing, predictions_of
 from repro.results import estimate
+from repro.statistics import FEWEST
 from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
-from repro.tables.statistics import FEWEST
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import is_own

@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from repro.files import templates
 from repro.identity import Cell
 from repro.protocol import Metric
-from repro.tables.statistics import example_error, in_unit, over_examples
+from repro.statistics import example_error, in_unit, over_examples
 from tasks.data import DataError, load_manifest
 
 Scores = Mapping[str, Any]  # the content of a metrics.json

@@ -10,7 +10,7 @@ from sacrebleu.significance import PairedTest
 from scipy import stats
 from scores_oracles import bleu, permuted
 
-from repro.tables import statistics as st
+from repro import statistics as st
 from repro.tables.blocks import Value
 
 

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from repro.identity import as_named, asked_id, scoring
+from repro.statistics import corpus_bleu, example_error
 from repro.store import Store
 from repro.tables import paired
-from repro.tables.statistics import corpus_bleu, example_error
 from tasks.cells import _tagging, seq2seq
 from tasks.cells._training import TrainingMonitor
 from tasks.data import DataError
