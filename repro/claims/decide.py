@@ -26,9 +26,9 @@ from typing import Self
 
 import numpy as np
 
+from repro.claims.claim import UNIFORM, Claim
 from repro.protocol import Metric, metric_of
-from repro.tables.claims import UNIFORM, Claim
-from repro.tables.statistics import FEWEST, Mean, difference_of, interval, mean_of
+from repro.statistics import FEWEST, Mean, difference_of, interval, mean_of
 
 SUPPORTED, CONTRADICTED, EXCLUDED = "supported", "contradicted", "gain excluded"
 OPEN, UNTESTED, UNTESTABLE = "inconclusive", "not tested", "cannot be tested"

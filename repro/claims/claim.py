@@ -1,4 +1,4 @@
-"""Claims of the papers, `configs/claims/<paper>.yaml`; `repro.tables.decide` tests them on the rows of a table.
+"""Claims of the papers, `configs/claims/<paper>.yaml`; `repro.claims.decide` tests them on the rows of a table.
 
     paper: niculae2017                  the name of the file
     title: Niculae & Blondel 2017       its name on docs/claims.md
