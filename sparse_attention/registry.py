@@ -85,8 +85,6 @@ def register(
             raise ValueError(f"the name {name!r} is already registered {why}")
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
-        if not is_class and over != "density" and str(thing.__module__).partition(".")[0] == __package__:
-            thing = _refusing_segments(thing, name)
         own = not is_class and "dim" in inspect.signature(thing).parameters
         contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
@@ -242,26 +240,6 @@ def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Par
             f"{name} gives weight {lost:.2g} to a masked position. A function with an argument dim must handle masks "
             f"itself; without dim, as {name}(scores, mask, ...), the registry adds masks and dim"
         )
-
-
-def _refusing_segments(function: Any, name: str) -> Any:
-    """The function; if it has no argument ``segments``, that argument is refused by name."""
-    if "segments" in inspect.signature(function).parameters:
-        return function
-
-    @functools.wraps(function)
-    def refusing(*args: Any, **params: Any) -> Any:
-        if "segments" in params:
-            known = {s.name: inspect.signature(s.function).parameters for s in _SPECS.values() if s.function}
-            able = ", ".join(one for one, parameters in known.items() if "segments" in parameters)
-            then = "pass a nested tensor with one row for each segment (torch.nested), or loop over the segments"
-            said = (
-                f"{name} takes no segments; {able} do, and group_sparsemax, which calls them groups. For {name}, {then}"
-            )
-            raise TypeError(said)
-        return function(*args, **params)
-
-    return refusing
 
 
 def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]) -> Callable[..., Tensor]:

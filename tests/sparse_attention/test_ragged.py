@@ -114,22 +114,13 @@ def test_every_segment_gets_the_weights_that_it_has_alone(name, params):
         assert torch.equal(sa.Sparsemax()(plain, segments=to[:10], dim=0), grouped)
 
 
-def test_segments_of_a_mapping_without_them_are_refused_by_name():
-    """Of every function over positions; a mapping with a state is none, and densities have no positions."""
-    x, to = torch.randn(3), torch.tensor([0, 0, 1])
-    taking = ("softmax", "sparsemax", "entmax")
-    of = [s for s in map(sa.spec, sa.names()) if not s.stateful and s.over != "density" and s.name not in taking]
-    for name in (s.name for s in of):
-        for call in [getattr(sa, name)] + [sa.make("fusedmax")] * (name == "fusedmax"):
-            with pytest.raises(TypeError, match=f"^{name} takes no segments; softmax, sparsemax, entmax do, .*nested"):
-                call(x, segments=to)
-
-
 def test_segments_that_do_not_fit_are_refused():
     x, nested = torch.randn(3, 2), torch.nested.nested_tensor([torch.randn(2, 4)], layout=torch.jagged)
     for segments in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0, -1, 1]), 2):
         with pytest.raises(ValueError, match=r"segments is .*; it must be int64 of shape \(3,\)"):
             sa.sparsemax(x, dim=0, segments=segments)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'segments'"):
+        sa.fusedmax(x, segments=torch.tensor([0, 0, 1]))
     with pytest.raises(TypeError, match=r"leave out segments, or pass the values"):
         sa.sparsemax(nested, dim=1, segments=torch.tensor([0, 0]))
 
