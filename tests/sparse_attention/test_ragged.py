@@ -136,8 +136,6 @@ def test_segments_that_do_not_fit_are_refused():
     for segments in (torch.tensor([0, 1]), torch.tensor([0.0, 1.0, 1.0]), torch.tensor([0, -1, 1]), 2):
         with pytest.raises(ValueError, match=r"segments is .*; it must be int64 of shape \(3,\)"):
             sa.sparsemax(x, dim=0, segments=segments)
-    with pytest.raises(TypeError, match="unexpected keyword argument 'segments'"):
-        sa.fusedmax(x, segments=torch.tensor([0, 0, 1]))
     with pytest.raises(TypeError, match=r"leave out segments, or pass the values"):
         sa.sparsemax(nested, dim=1, segments=torch.tensor([0, 0]))
 
