@@ -57,7 +57,7 @@ class Kind:
             several = tuple[item, ...] if self.type is tuple else list[item]  # type: ignore[valid-type]
             hint = Annotated[several, Field(strict=False, **self.rules), BeforeValidator(_flat)]
         elif is_dataclass(self.type):
-            hint = _form(self.type)
+            hint = _form(self.type)  # type: ignore[arg-type]
         return hint | None if self.optional else hint
 
 
@@ -191,7 +191,8 @@ def _form(cls: Any) -> Any:
             raise ValueError(*problems)
         return one
 
-    checked: Any = TypedDict(cls.__name__, {name: kind.annotation() for name, kind in kinds(cls).items()})  # type: ignore[misc]
+    typed: Any = TypedDict
+    checked = typed(cls.__name__, {name: kind.annotation() for name, kind in kinds(cls).items()})
     checked.__pydantic_config__ = {"strict": True, "extra": "forbid"}
     return Annotated[checked, BeforeValidator(filled), AfterValidator(made)]
 
@@ -219,7 +220,7 @@ def read(cls: type[Options], values: Any, name: str = "") -> Options:
     from pydantic import ValidationError
 
     try:
-        return _adapter(cls).validate_python(values)  # type: ignore[no-any-return]
+        return _adapter(cls).validate_python(values)  # type: ignore[arg-type, no-any-return]
     except ValidationError as error:
         raise ConfigError([said for one in error.errors() for said in _told(cls, values, name, one)]) from None
 
@@ -236,7 +237,7 @@ def _told(cls: Any, values: Any, key: str, error: Mapping[str, Any]) -> list[str
             else:
                 within = f"={short(whole)} has {short(value)} at place {step + 1}, which"
             continue
-        known = kinds(kind.type) if is_dataclass(kind.type) else {}
+        known = kinds(kind.type) if is_dataclass(kind.type) else {}  # type: ignore[arg-type]
         if step not in known and known:
             return [f"{prefix}{step} is unknown{near(step, known)}; allowed: {', '.join(known)}"]
         if not known:  # a name in a record that is no word
