@@ -1,4 +1,4 @@
-"""Every command of docs/guides/own_data.md is run, on small files such as the page describes, with the smallest models."""
+"""Every command of docs/start/my_data.md is run, on small files such as the page describes, with the smallest models."""
 
 import csv
 import json
@@ -82,7 +82,7 @@ def write(folder, rng: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def commands(root):
-    page = (root / "docs" / "guides" / "own_data.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "start" / "my_data.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
     found = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert len(found) == 14 and all(words[0] == "python" for words in found)

@@ -255,7 +255,7 @@ def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
     assert encode(little, tmp_path / "least", subword="bpe", vocab_size=least).sizes[0] <= least + FIRST
     with pytest.raises(DataError, match="too small"):
         encode(little, tmp_path, subword="bpe", vocab_size=least - 1)
-    with pytest.raises(DataError, match="little has no training pairs"):
+    with pytest.raises(DataError, match="little has no train pairs"):
         encode(dataset(dev=DEV), tmp_path)
     with pytest.raises(DataError, match="not a folder of encoded pairs"):
         module.open_encoded(tmp_path)
