@@ -41,7 +41,7 @@ def write(
         The table, and the paths of the files.
     """
     table, files = contents(records, title, notes, named, lost)
-    files |= {"table.tex": render.to_latex(table), RUNS: runs.to_csv(compare.groups(records, named), lost)}
+    files[RUNS] = runs.to_csv(compare.groups(records, named), lost)
     made = part(dashboard, records, title, [*compare.told(lost, len(records)), *notes], printed)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
@@ -62,8 +62,7 @@ def contents(
     """The table, and the content of the files that `write` writes (path -> text)."""
     groups = compare.groups(records, named)
     table = compare.table(groups, "table", title, notes, lost)
-    text = render.to_text(table) + "\n"
-    files = {"table.txt": text, "table.md": render.to_markdown(table), "table.csv": compare.to_csv(groups, lost)}
+    files = {f"table{suffix}": text for suffix, text in render.files(table).items()}
     for group in groups:
         drawings = part(sweeps.pictures, group)
         if drawings.note:
