@@ -64,7 +64,7 @@ def of_tables(tables: Iterable[Table]) -> list[Outcome]:
 
 
 def write(results: Path) -> int:
-    """`scripts/claims.py`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
+    """`scripts/results.py --claims`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """

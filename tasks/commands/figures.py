@@ -108,6 +108,7 @@ def listed() -> str:
         [
             "figures:",
             *lines,
+            f"without cells: {', '.join(values_in('paper_figures'))}",
             "",
             "Next: python scripts/reproduce.py EXPERIMENT with the same overrides trains the cells that a figure lacks",
         ]

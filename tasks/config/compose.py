@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -86,24 +86,33 @@ def _node(override: str) -> str:
     return pair(override)[0].partition(".")[0]
 
 
-def check(request: Request) -> None:
-    """Raise ConfigError if a request names no task or has misspelt names or keys; without torch, whose import takes seconds.
-
-    In a sweep, the first value of each key is merged.
-    """
-    from tasks.config.overrides import merged
-
-    if not (request.flags or "task" in request.keys):
+def named(request: Request) -> None:
+    """Raise ConfigError if a request names no task."""
+    if "task" not in request.keys:
         known = names_in("task")
         raise ConfigError(
             Problem(f"no task is named; add task=NAME, one of: {', '.join(known)}", "task", allowed=known)
         )
-    if not (request.hydras and request.many):
-        given = request.keys.values()
-        merged("main", [one.each[0] for one in given if one.node != "mapping"] if request.many else list(given))
 
 
-def follow(config: DictConfig, overrides: Sequence[Override]) -> None:
+def chosen(request: Request, shown: bool = False) -> DictConfig:
+    """The configuration of a request before its values are checked; needs no torch, whose import takes seconds.
+
+    For a sweep, it has the first value of each key, and no mapping. Raises ConfigError if the request has misspelt names or
+    keys, or names no task and is not only `shown`.
+    """
+    from tasks.config.overrides import merged
+
+    if not shown:
+        named(request)
+    if request.many:
+        return merged("main", [one.each[0] for one in request.keys.values() if one.node != "mapping"])
+    config = merged("main", list(request.keys.values()))
+    follow(config, request.keys.values())
+    return config
+
+
+def follow(config: DictConfig, overrides: Iterable[Override]) -> None:
     """Apply what `overrides` imply: defaults for the user's own data, and which parameters are searched.
 
     A mapping's parameter that overrides set is removed from those that training searches, `task.tune.parameters`;

@@ -14,14 +14,15 @@ from repro.identity import asked_id, family
 from repro.store import Store, StoreError
 from repro.tables.blocks import Table
 from sparse_attention import registry
-from tasks.commands import compare, reproduce, sweep, train
+from tasks.commands import compare, reproduce, search, sweep
 from tasks.config import compose
 from tasks.config.options import ConfigError
 from tasks.config.request import REPRODUCE, TRAIN, Request
 
 
 def read(*arguments: str) -> Request:
-    return Request.read(["-m", *arguments], TRAIN)
+    words = [word for word in arguments if word != "--plan"]
+    return Request.read(words, TRAIN, plan=len(words) < len(arguments), many=True)
 
 
 @pytest.fixture
@@ -124,7 +125,7 @@ def test_one_mapping_of_a_plugin_is_the_same_cell_by_its_name_and_as_custom(plug
     assert len(ids) == 1
     assert one == {"name": "ourmax", "beta": 3.0, "at": {}, "grid": {}} and all(other == one for other in others)
     with pytest.raises(ConfigError, match="has a mapping of your own among others"):
-        train.main(read("task=toy", plugin, "mapping=softmax,ourmax", "hydra/sweeper=optuna"))
+        search.main(read("task=toy", plugin, "mapping=softmax,ourmax", "hydra/sweeper=optuna"))
 
 
 OWN = """
@@ -278,7 +279,7 @@ def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_p
     with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
         resolved("mapping=softmax,sparsemax")
     asked = ["task=toy", "mapping=softmax,sum_normalization,sparsemax", "--plan", f"paths.outputs={tmp_path}"]
-    assert train.main(read(*asked)) == 0
+    assert sweep.main(read(*asked)) == 0
     told, said = capsys.readouterr().out.splitlines(), "mapping=sum_normalization  cannot be run: mapping=sum_normal"
     assert any(line.startswith(f"  {said}") for line in told) and "1 cannot be run: nothing starts" in told[-1]
     assert len(sweep.outline(read(*asked)).cells) == 2
