@@ -168,22 +168,16 @@ def documents(
     *,
     words: int = 400,
     batch: int = 16,
-    turns: int = 4,
+    seconds: float = 60.0,
     mappings: list[str] = (),
-    outputs: Path = Path("outputs"),
     output: str = str(DOCS / "reference" / "documents.md"),
 ) -> None:
-    """Time training steps, and read finished trainings of the same model."""
+    """Time training steps of a classifier over documents."""
     _torch()
-    from benchmarks import documents as bench
-    from repro.results import records
-    from repro.store import Store
+    from benchmarks import attention as bench
 
-    sizes = bench.Sizes(words, batch)
-    rows = bench.measure(sizes, turns, ["softmax", *(m for m in mappings or bench.names() if m != "softmax")])
-    found = records.read(Store(outputs), check=False).records if outputs.is_dir() else []
-    cells = [bench.described(r.config, r.metrics) for r in found if r.config["model"]["name"] == bench.MODEL]
-    page = bench.markdown(rows, cells, sizes, turns)
+    sizes, others = bench.Documents(words, batch), (m for m in mappings or bench.fused_names() if m != "softmax")
+    page = bench.documents_page(bench.measure_documents(sizes, seconds, ["softmax", *others]), sizes, seconds)
     _written(page, page, output)
 
 

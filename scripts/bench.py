@@ -8,18 +8,18 @@ python scripts/bench.py mappings        every mapping against torch.softmax and 
 python scripts/bench.py attention       sa.sparse_attention against torch's attention and the composition (ten minutes)
     --n          positions: 512, 1024, 4096, 8192      --no-memory  do not measure peak memory
     --trained    folder with the tensors of language_model          --no-decoding  skip one query on a long cache
-python scripts/bench.py training        training and beam search against softmax, and softmax against plain loops (twenty)
+python scripts/bench.py training        training and beam search of every mapping against softmax (twenty)
     --models     as in docs/reference/benchmarks.md (default all)   --words  vocabulary size (default 2000)
     --mappings   (default: all that need only scores)   --batch     sentences (default 32)     --device  cpu or cuda
 python scripts/bench.py documents       steps of a self-attention classifier over documents, with their memory (two)
     --words      per review (default 400)              --batch      reviews (default 16)       --mappings  beside softmax
-    --outputs    folder of the store, whose finished trainings of model=imdb_transformer_small give the table of accuracy
+    --seconds    in total (default 60)
 python scripts/bench.py language_model  train over 4,096 bytes with softmax, sparsemax, entmax 1.5 (thirty)
     --only       rows to train; continues them         --page       train nothing; measure, and write the page
     --root       folder of the data                    --seconds    processor time for training a row (default 600)
 
     --output     file or folder to write; - only prints             --seconds    per shape or case and direction (default 2)
-    --turns      for each implementation               --threads    torch threads (default 1; more only if idle)
+    --turns      for each mapping                      --threads    torch threads (default 1; more only if idle)
 
 Rows are timed on the GPU if there is one. To time the CPU there: CUDA_VISIBLE_DEVICES= python scripts/bench.py mappings
 Examples: python scripts/bench.py mappings --only sparsemax,top_k --no-peers --output -    # no page is written

@@ -11,7 +11,7 @@ LINES = {
     "repro": 8_300,  # records are read without a store or Hydra; runs.csv, several test sets
     "tasks": 22_800,  # the profile gpu, own test sets, the split by content
     "tasks/fairseq_plugin": 900,  # the loss of sparse output layers
-    "scripts": 895,
+    "scripts": 680,
     "benchmarks": 2_280,  # host.py is 180 of them
 }
 NAMING = 33  # the fused attention knows fusedmax (6 files)

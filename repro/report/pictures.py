@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from repro.claims.claim import UNIFORM
+from repro.claims.decide import Outcome
 from repro.report import draw
 from repro.report.data import Missing, Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot
+from repro.statistics import FEWEST
 from repro.tables.blocks import Block, Row, Table
-from repro.tables.claims import UNIFORM
-from repro.tables.decide import Outcome
-from repro.tables.statistics import FEWEST
 
 NAMES = {
     "ppl": "perplexity",

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from repro.claims.decide import Outcome
 from repro.convergence import LEARNING, STUCK, UNKNOWN, Convergence
 from repro.identity import Results
 from repro.plan.published import Published
-from repro.tables.decide import Outcome
-from repro.tables.statistics import ANY, FEWEST, Mean, brackets, mean_of, over_examples
+from repro.statistics import ANY, FEWEST, Mean, brackets, mean_of, over_examples
 from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05

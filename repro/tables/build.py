@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from repro import convergence
+from repro.claims.claim import Claim
+from repro.claims.decide import Evidence, Outcome, outcome_of
 from repro.identity import Cell, Point, Results
 from repro.plan import Plan
 from repro.plan.experiment import Select
 from repro.plan.published import Numbers, Published
 from repro.protocol import Metric, metric_of
+from repro.statistics import holm, mean_of
 from repro.store import Damaged, Store
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
-from repro.tables.claims import Claim
-from repro.tables.decide import Evidence, Outcome, outcome_of
-from repro.tables.statistics import holm, mean_of
 from repro.tables.verdict import Verdict, barriers, doubts, judge, rule
 
 UNRUN = "not run yet"

@@ -18,10 +18,10 @@ from repro.files import csv_text
 from repro.identity import Results, near
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of, parameters
+from repro.statistics import Mean, mean_of
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
-from repro.tables.statistics import Mean, mean_of
 
 ATTENTION = (("attention_zeros", "zeros"), ("attention_support", "support"))
 NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # nodes that a filter compares by name

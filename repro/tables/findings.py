@@ -12,12 +12,12 @@ import math
 from collections.abc import Mapping, Sequence
 
 from repro import convergence
+from repro.claims.claim import UNIFORM
 from repro.convergence import CONVERGED, LEARNING
 from repro.protocol import Metric, metric_of
+from repro.statistics import FEWEST, holm, mean_of
 from repro.tables import paired
 from repro.tables.blocks import SIGNIFICANT, Block, Row
-from repro.tables.claims import UNIFORM
-from repro.tables.statistics import FEWEST, holm, mean_of
 
 UNRANKED = "fewer than two rows"
 

@@ -9,8 +9,8 @@ from repro.identity import Cell, Results, pair
 from repro.plan import Plan
 from repro.plan.experiment import Show
 from repro.protocol import Metric, flatten, metric_of
+from repro.statistics import FEWEST
 from repro.tables.blocks import SIGNIFICANT, Block
-from repro.tables.statistics import FEWEST
 
 
 def of_data(

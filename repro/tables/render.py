@@ -7,10 +7,10 @@ from typing import Any
 
 from repro.files import csv_text, write_atomic
 from repro.launch.display import fitted, width
+from repro.statistics import FEWEST
 from repro.tables import screen
 from repro.tables.blocks import CONVERGENCE, TESTS, Block, Table, Value
 from repro.tables.screen import GAP, Column
-from repro.tables.statistics import FEWEST
 
 KEYS = ("table", "column", "row", "selected", "source", "metric")  # columns of the CSV file
 NUMBERS = ("mean", "std", "n", "ci95_half", "p_examples", "p_seeds", "ours_minus_published", "verdict")

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from repro.launch.display import WIDEST, cut
+from repro.statistics import FEWEST, brackets
 from repro.tables.blocks import CONVERGENCE, Block, Row, Table
 from repro.tables.findings import UNRANKED
-from repro.tables.statistics import FEWEST, brackets
 from repro.tables.verdict import Verdict
 
 MOST_SCORES, MOST_ROWS = 3, 30

@@ -18,7 +18,7 @@ from repro.identity import Cell, Results, pair, value_at
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
 from repro.protocol import Metric
-from repro.tables.statistics import EQUIVALENCE, Mean, t_quantile
+from repro.statistics import EQUIVALENCE, Mean, t_quantile
 
 REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"
 MOST_SEEDS = 100

@@ -24,12 +24,13 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from ..fused import sparse_attention
-from ..fused.attention import replacing, torchs
-from ..fused.call import checked, mapped, named
-from ..fused.nested import by_length, unpacked
+from ..attention import sparse_attention
+from ..attention.attention import replacing, torchs
+from ..attention.call import checked, made, mapped
+from ..attention.nested import by_length, unpacked
+from ..errors import Refused
+from ..masks import separate
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
-from .masks import separate
 
 _THEIRS = F.scaled_dot_product_attention
 _WITHOUT = {  # functions that compute attention by softmax without calling scaled_dot_product_attention
@@ -55,11 +56,11 @@ _LAYERS = {F.linear, F.layer_norm, F.rms_norm, F.group_norm, F.conv1d, F.conv2d}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 
 
-class ArgumentValueError(ValueError, RuntimeError):
+class ArgumentValueError(Refused, ValueError, RuntimeError):
     """A ValueError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
-class ArgumentTypeError(TypeError, RuntimeError):
+class ArgumentTypeError(Refused, TypeError, RuntimeError):
     """A TypeError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
@@ -77,7 +78,7 @@ def scaled_dot_product_attention(
         query: ``[..., H, n, d]``. key: ``[..., G, m, d]``. value: ``[..., G, m, e]``. The first dimensions broadcast, and
             may be missing. All three may be nested tensors, without attn_mask.
         attn_mask: broadcastable to ``[..., H, n, m]``: bool (True = keep), or numbers of float32 or query's dtype, which
-            are added to the scores, where -inf and numbers at or below -5000 hide the key (`integrations.masks.HIDDEN`).
+            are added to the scores, where -inf and numbers at or below -5000 hide the key (`masks.HIDDEN`).
             Also torch's causal_lower_right and causal_upper_left.
         dropout_p: the share of the weights set to zero, in training and in evaluation.
         is_causal: query i sees keys 0 to i, also where n and m differ (`sparse_attention` aligns the last ones).
@@ -90,7 +91,7 @@ def scaled_dot_product_attention(
         TypeError, ValueError: as in `sparse_attention`; those about tensors, shapes and dropout_p are RuntimeErrors, too,
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
-    mapping, params = named(mapping, params)
+    mapping, params = made(mapping, params)
     _, (alpha, _, factor, _) = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself

@@ -12,12 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from repro.files import templates, write_atomic
-from repro.report import pictures as drawings
-from repro.store import outputs_folder
-from repro.tables.blocks import Table
-from repro.tables.claims import Claim, Paper
-from repro.tables.decide import (
+from repro.claims.claim import Claim, Paper
+from repro.claims.decide import (
     CONTRADICTED,
     DECIDED,
     EXCLUDED,
@@ -30,7 +26,11 @@ from repro.tables.decide import (
     Part,
     outcome_of,
 )
-from repro.tables.statistics import FEWEST
+from repro.files import templates, write_atomic
+from repro.report import pictures as drawings
+from repro.statistics import FEWEST
+from repro.store import outputs_folder
+from repro.tables.blocks import Table
 from tasks.commands import recorded
 from tasks.config import compose
 

@@ -15,17 +15,17 @@ from repro.plan import Plan
 from repro.report import examples, page
 from repro.report.data import Missing, predictions_of
 from repro.results import estimate
+from repro.statistics import FEWEST
 from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
-from repro.tables.statistics import FEWEST
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import is_own
 from tasks.draw import terminal
-from tasks.load.finding import of_other_code
 from tasks.loggers import make_loggers
+from tasks.use.finding import of_other_code
 
 POLL_SECONDS = 5.0
 STEADY = replace(ASSUMED, slowness=lambda: 1.0)  # for the pages, which must be the same on every machine

@@ -20,8 +20,8 @@ from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.config.request import Request
 from tasks.data import DataError, Progress
-from tasks.load.finding import of_other_code
 from tasks.loggers import make_loggers
+from tasks.use.finding import of_other_code
 
 STATUS = {"done": 0, "queued": 0, "failed": 1, "wrong": 2}  # exit status of a cell
 

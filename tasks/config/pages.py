@@ -7,12 +7,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from repro.claims import claim as paper_claims
+from repro.claims.claim import Claim, Paper
 from repro.identity import pair
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
 from repro.plan.published import Published, loose_ends, numbers
-from repro.tables import claims as paper_claims
-from repro.tables.claims import Claim, Paper
 from tasks.config.options import CONFIGS, ConfigError, names_in, near
 from tasks.config.request import Request
 

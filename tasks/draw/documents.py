@@ -8,9 +8,9 @@ import pandas as pd
 
 from repro.files import write_atomic
 from repro.report import draw as canvas
+from repro.statistics import mean_of
 from repro.tables.render import markdown
 from repro.tables.screen import Column
-from repro.tables.statistics import mean_of
 
 AXES = {
     "mean_labels": "mean number of labels",

@@ -9,12 +9,12 @@ import yaml
 from made_table import SOFTMAX, TUNED, examples
 from scipy import stats
 
+from repro import statistics
+from repro.claims.claim import UNIFORM, Change, Claim, Paper, clashes, read
+from repro.claims.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Evidence, outcome_of
 from repro.plan.experiment import ExperimentError
 from repro.protocol import Metric
 from repro.tables import build as tables
-from repro.tables import statistics
-from repro.tables.claims import UNIFORM, Change, Claim, Paper, clashes, read
-from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Evidence, outcome_of
 from tasks.config import compose
 from tasks.config import pages as config_pages
 

@@ -11,14 +11,14 @@ from made_report import Made
 from made_table import RECORDS, block, cell_of, examples
 
 from repro import convergence
+from repro.claims.claim import UNIFORM
 from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
 from repro.protocol import Metric
+from repro.statistics import Mean
 from repro.tables import build as tables
 from repro.tables import findings, footers, render, screen
 from repro.tables.blocks import Block, Row, Table, Value
-from repro.tables.claims import UNIFORM
-from repro.tables.statistics import Mean
 
 
 def noisy(row):

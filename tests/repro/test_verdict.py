@@ -10,9 +10,9 @@ from repro.cell import run
 from repro.files import read_json, write_json
 from repro.plan.published import Published, numbers
 from repro.protocol import Metric
+from repro.statistics import Mean, mean_of
 from repro.store import provenance
 from repro.tables.build import build
-from repro.tables.statistics import Mean, mean_of
 from repro.tables.verdict import APART, MISSED, OPEN, REPRODUCED, Verdict, judge
 
 BLEU = Metric("bleu", "BLEU points", 1, 2, 1.0, "", "bleu")

@@ -41,13 +41,13 @@ def losses(scores: Tensor, classes: Tensor) -> Tensor:
     total: Tensor = sa.losses.fenchel_young(scores, classes, "entmax", alpha=1.3)
     total = total + sa.losses.sparsemax_loss(scores, classes, reduction="mean")
     total += sa.losses.FenchelYoungLoss("fusedmax", lam=0.1)(scores, classes)
-    return total + sa.max_omega(scores, "sparsemax").mean() + sa.prox.tv1d(scores, 0.1).sum()
+    return total + sa.max_omega(scores, "sparsemax").mean()
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, str]:
     out: Tensor = sa.sparse_attention(q, k, v, causal=True)
     with_weights, weights = sa.sparse_attention(q, k, v, "entmax", alpha=1.5, need_weights=True)
-    plan: sa.fused.Plan = sa.fused.plan(q, k, v, "sparsemax")
+    plan: sa.attention.Plan = sa.attention.plan(q, k, v, "sparsemax")
     cache = sa.KeyCache("sparsemax")
     cache.append(k, v)
     return out + with_weights + cache.attend(q), weights, plan.reason

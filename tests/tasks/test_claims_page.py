@@ -12,8 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.language_model import report
-from repro.tables.claims import Change, Claim, Paper
-from repro.tables.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
+from repro.claims.claim import Change, Claim, Paper
+from repro.claims.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
 from tasks.commands import claims, recorded, results
 from tasks.config import compose
 

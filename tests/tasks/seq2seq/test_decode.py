@@ -14,9 +14,9 @@ from tasks.config.options import read
 from tasks.data.progress import untold
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, UNK
-from tasks.load.model import load_cell
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import decode
+from tasks.use.model import load_cell
 
 ROWS = [np.array(row, dtype=np.int32) for row in ([4, 9, 15, 6], [7, 7], [20], [11, 12, 13, 14, 22], [5, 9, 5])]
 TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]
@@ -89,7 +89,7 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
     for heat, (_, row) in zip((one, other), cells):
         assert heat.weights.shape == (len(heat.down), len(heat.across))
         loaded = load_cell(row.entry(None).folder)
-        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test, torch.no_grad():
+        with loaded.as_test_set([Pair(source, (output,))], {"digits": None}) as test, torch.no_grad():
             ids = torch.tensor([test.splits["test"].source[0].tolist()])
             before = torch.tensor([[EOS, *test.splits["test"].target[0].tolist()]])
             _, attention = loaded.model(ids, torch.tensor([ids.size(1)]), before)

@@ -1,0 +1,1 @@
+"""Claims of the papers, and whether the rows of a table support them."""

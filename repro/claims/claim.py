@@ -1,0 +1,244 @@
+"""Claims of the papers, `configs/claims/<paper>.yaml`; `repro.claims.decide` tests them on the rows of a table.
+
+    paper: niculae2017                  the name of the file
+    title: Niculae & Blondel 2017       its name on docs/claims.md
+    order: 1                            its place there; papers without one come last
+    counted: true                       if false, its claims are listed there, but not counted with those of the others
+    claims:
+      - id: 7                           its permanent number on docs/claims.md, which no other claim has
+        claim: "the paper's sentence"   as printed; our own words stand in `here`
+        place: section 4.2
+        here: "no worse by 1 BLEU"      what is tested
+        question: ""                    the claim as a question, if docs/claims.md opens with it
+        point: ""                       and what would be observed, in a few words
+        says: "+.25 BLEU"               the paper's number, in words
+        printed: 0.25                   the effect that the paper prints, in the metric's unit: row minus `against`
+        experiment: niculae2017_nmt     the experiment whose cells test the claim
+        profile: cpu                    its profile
+        columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
+        pooled: false                   if true, the mean over the columns is tested, for each seed; of a trend, all
+                                        columns and seeds are blocks of one test
+        than: ["mean[89]"]              the effect in `columns` minus that in these columns is tested
+        rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
+        grid: lam                       for a trend: over the values of this key in the grid of the only row
+        against: [softmax]              or, for a number instead of rows, `value: 25`
+        pairs: false                    if true, the first row is compared only with the first of `against`, and so on
+        metrics: [test/bleu]            each is tested
+        paired: false                   true for times, and where the data differ by seed: differences seed by seed
+        ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
+        test: equivalence               or noninferiority, superiority, trend, or most: better in most columns
+        margin: 1.0                     in the metric's unit: the largest difference that still counts as equal; for
+                                        superiority, the smallest gain that counts
+        unit: BLEU                      of the effect
+        direction: higher               or lower: the direction of the claim; for noninferiority, the better direction
+        worth: 3.0                      the claim is supported only where `against` is this much better than UNIFORM
+        worth_metric: test/bleu         in this score; the default is the tested metric
+        convergence: true               if false, rows that have not converged count too: for cost and sparsity
+        untestable: ""                  why no run of ours can test the claim; the keys about its test are then left out
+        untested: ""                    or why none has
+        counterexample: ""              or what disproves it: a computation under docs/reference/errata
+        note: ""                        what a reader should know, such as when the margin was set
+        history:                        the earlier versions of the claim's test, oldest first
+          - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
+
+Margins are committed before the runs, unless the note or the history says otherwise. Published numbers enter only as
+`printed`. A test that was changed after its records were seen is marked: the outcome counts only if it is the same as
+before the change, or if the seeds that are not in `seeds` give it again.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from typing import Any
+
+from repro.identity import near
+from repro.plan.experiment import ExperimentError, typed
+
+TESTS = ("equivalence", "noninferiority", "superiority", "trend", "most")
+UNIFORM = "uniform attention"  # label of the row that gives every position the same weight
+
+
+@dataclass(frozen=True)
+class Change:
+    """An earlier version of a claim's test: its outcome, what was changed, and the seeds that had been seen then."""
+
+    outcome: str
+    why: str
+    measured: str = ""
+    seeds: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of a paper; the module's docstring explains the attributes."""
+
+    claim: str
+    place: str
+    experiment: str = ""
+    rows: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
+    test: str = "superiority"
+    against: tuple[str, ...] = ()
+    margin: float = 0.0
+    direction: str = "higher"
+    columns: tuple[str, ...] = ("*",)
+    than: tuple[str, ...] = ()
+    pooled: bool = False
+    paired: bool = False
+    pairs: bool = False
+    grid: str = ""
+    profile: str = "cpu"
+    worth: float = 0.0
+    worth_metric: str = ""
+    convergence: bool = True
+    ratio: bool = False
+    value: float | None = None
+    printed: float | None = None
+    id: int = 0
+    here: str = ""
+    question: str = ""
+    point: str = ""
+    says: str = ""
+    unit: str = ""
+    untestable: str = ""
+    untested: str = ""
+    counterexample: str = ""
+    note: str = ""
+    history: tuple[Change, ...] = ()
+    paper: str = ""
+
+    @property
+    def told(self) -> str:
+        """The text for a claim without a test."""
+        return self.untestable or self.untested or self.counterexample
+
+    @property
+    def sign(self) -> int:
+        return 1 if self.direction == "higher" else -1
+
+    @property
+    def smallest(self) -> float:
+        """The smallest gain that counts: the margin, or half the effect that the paper prints if that is less."""
+        gain = self.sign * (self.printed or 0.0)
+        return min(self.margin, gain / 2) if self.test == "superiority" and gain > 0 else self.margin
+
+    def compared(self, word: str) -> str:
+        """What the rows are compared with, after `word`; empty for a trend."""
+        other = " and ".join(self.against) if self.value is None else f"{self.value:g}"
+        return f"{word}{other}" if other else ""
+
+    @property
+    def asks(self) -> str:
+        """The tested question as text."""
+        bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
+        other = {"trend": f"ever {self.direction} from row to row", "most": f"{self.direction} in most settings"}
+        return f"{bound} {self.margin:g}" if bound else other.get(self.test, self.direction)
+
+    @property
+    def inside(self) -> tuple[float, float]:
+        """The bounds between which a difference in the direction of the claim supports it."""
+        low = -self.margin if self.test in ("equivalence", "noninferiority") else 0.0
+        return low, self.margin if self.test == "equivalence" else math.inf
+
+    @property
+    def outside(self) -> list[tuple[float, float]]:
+        """The bounds between which a difference in the direction of the claim contradicts it; the paper's own is never inside."""
+        printed = self.sign * (self.printed or 0.0)
+        loss = max(self.margin, -printed) if self.test in ("equivalence", "noninferiority") else 0.0
+        gain = [(max(self.margin, printed), math.inf)] if self.test == "equivalence" else []
+        return [(-math.inf, -loss), *gain]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper with its claims; the module's docstring explains the attributes."""
+
+    paper: str
+    title: str
+    order: int | None = None
+    counted: bool = True
+    claims: tuple[Claim, ...] = ()
+
+    @property
+    def place(self) -> tuple[bool, float, str]:
+        """The key by which papers are sorted."""
+        return not self.counted, math.inf if self.order is None else self.order, self.paper
+
+
+def read(page: Mapping[str, Any], name: str) -> Paper:
+    """Read `configs/claims/<name>.yaml`. Raises ExperimentError with a list of all errors."""
+    file = f"configs/claims/{name}.yaml"
+    problems: list[str] = []
+    head = typed(Paper, {k: v for k, v in page.items() if k != "claims"}, file, problems)
+    if head and (head.paper != name or not head.title):
+        problems.append(f"{file}: paper={head.paper!r} must be {name!r}, and title={head.title!r} the paper's name")
+    listed = page.get("claims")
+    if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
+        listed = []
+        problems.append(f"{file}: claims must be a list of claims, each with its keys")
+    claims: list[Claim] = []
+    for i, one in enumerate(listed, 1):
+        where = f"{file}, claim {i}"
+        if (claim := typed(Claim, {**one, "paper": name}, where, problems)) is not None:
+            claims.append(claim)
+            problems += [f"{where}: {problem}" for problem in _wrong(claim)]
+            if claim.question and head and not head.counted:
+                problems.append(f"{where}: question is only for papers that are counted")
+    if problems or head is None:
+        raise ExperimentError("; ".join(problems))
+    return replace(head, claims=tuple(claims))
+
+
+def clashes(papers: Iterable[Paper]) -> list[str]:
+    """Errors for claims of any papers that have the same id."""
+    first: dict[int, Claim] = {}
+    problems = []
+    every = [claim for paper in papers for claim in paper.claims]
+    for claim in every:
+        other = first.setdefault(claim.id, claim)
+        if other is not claim:
+            free = max(one.id for one in every) + 1
+            told = f"id {claim.id} is that of two claims, {other.claim!r} of {other.paper}"
+            problems.append(f"{told} and {claim.claim!r} of {claim.paper}; the next free id is {free}")
+    return problems
+
+
+def unknown(claim: Claim, experiment: Mapping[str, Any]) -> list[str]:
+    """Names in a claim that are not in the file of its experiment: rows, columns and the profile."""
+    rows = [row["label"] for row in experiment["rows"]]
+    columns, profiles = list(experiment["columns"]), list(experiment["profiles"])
+    asked = [("rows", row, rows) for row in claim.rows] + [("against", row, rows) for row in claim.against]
+    asked += [("profile", claim.profile, profiles)]
+    for key in ("columns", "than"):
+        named = getattr(claim, key)
+        asked += [(key, one, columns) for one in named if not any(fnmatch(column, one) for column in columns)]
+    return [
+        f"{key}: {claim.experiment} has no {one!r}{near(one, known)}; it has: {', '.join(map(repr, known))}"
+        for key, one, known in asked
+        if one not in known
+    ]
+
+
+def _wrong(claim: Claim) -> list[str]:
+    """Errors in the values of a claim."""
+    problems = [f"{key} must be given" for key in ("claim", "place") if not getattr(claim, key)]
+    if claim.id < 1:
+        problems.append(f"id={claim.id} must be a whole number above 0 that no other claim has")
+    if claim.told:
+        return problems
+    problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(claim, key)]
+    for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
+        if (value := getattr(claim, key)) not in allowed:
+            problems.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
+    if not claim.margin > 0 and claim.test not in ("trend", "most"):
+        problems.append(f"margin={claim.margin:g} must be above 0")
+    if claim.test != "trend" and bool(claim.against) == (claim.value is not None):
+        problems.append(f"{claim.test} needs either the rows it is `against` or a `value`")
+    if claim.pairs and len(claim.rows) != len(claim.against):
+        problems.append(
+            f"pairs=true needs as many rows as `against` has, {len(claim.against)}; there are {len(claim.rows)}"
+        )
+    if claim.grid and (claim.test != "trend" or len(claim.rows) != 1):
+        problems.append(f"grid={claim.grid!r} needs test=trend and one row")
+    return problems

@@ -1,0 +1,268 @@
+"""Spread over seeds, intervals and significance.
+
+Two sources of chance are treated separately. Permutation tests on paired outputs cover the sampling of test examples.
+Student's t covers the sampling of seeds. Neither says anything about the other. With fewer than `FEWEST` seeds the printed
+interval covers the sampling of test examples alone, and says so.
+
+Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not
+have, and the bootstrap and randomization test of BLEU, because sacrebleu's need the texts and the records keep only
+per-sentence statistics. The resampled quantity is the printed score: the mean over seeds of the examples' mean, or of
+sacrebleu's corpus BLEU.
+"""
+
+import itertools
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+LEVEL = 0.95  # confidence level of every interval that is printed
+EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two one-sided t-tests at 5 % each
+# Minimum number of seeds for a printed interval over seeds and a ranking of rows; with two seeds, t is 12.7.
+FEWEST = 3
+OVER = " over test examples"
+Bounds = tuple[float, float]
+ANY: Bounds = (-math.inf, math.inf)
+
+
+# ---- means over seeds
+
+
+@lru_cache(maxsize=256)
+def t_quantile(df: float, level: float = LEVEL) -> float:
+    """The t for which |T| < t has probability `level`."""
+    from scipy.special import stdtrit
+
+    return float(stdtrit(df, (1 + level) / 2))
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean over seeds.
+
+    Attributes:
+        error: the standard error for other seeds and other test examples.
+        df: degrees of freedom of the error.
+        values: the averaged values, one per seed.
+        example_error: the part of `error` that is due to the test examples.
+        std: sample standard deviation of the values; None for one seed, because one run has no spread.
+    """
+
+    mean: float
+    error: float
+    df: float
+    values: tuple[float, ...] = ()
+    example_error: float = 0.0
+    std: float | None = None
+
+    @property
+    def n(self) -> int:
+        """The number of seeds."""
+        return len(self.values)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the spread is unknown: there is one value, or all are equal up to rounding."""
+        return self.n == 1 or self.error <= 1e-9 * max(abs(self.mean), 1e-300)
+
+    @property
+    def p(self) -> float:
+        """Two-sided p-value of Student's t for a mean of zero; 0 or 1 if the values have no spread."""
+        if not self.error:
+            return float(self.mean == 0)
+        from scipy.special import stdtr
+
+        return float(2 * stdtr(self.df, -abs(self.mean) / self.error))
+
+    def half(self, level: float = LEVEL) -> float:
+        """Half the width of the confidence interval."""
+        return t_quantile(self.df, level) * self.error if self.error else 0.0
+
+    def interval(self, level: float = LEVEL, within: Bounds = ANY, new: bool = False) -> Bounds:
+        """The confidence interval of the mean.
+
+        It is cut at `within`, the possible values of the score; it covers the mean as often as the whole interval does.
+        With `new`, the prediction interval of one run with a new seed: mean ± t sd sqrt(1 + 1/n), n - 1 degrees of freedom.
+        """
+        half = self.half(level) * (math.sqrt(self.n + 1) if new else 1.0)
+        return max(self.mean - half, within[0]), min(self.mean + half, within[1])
+
+    @property
+    def shows(self) -> float:
+        """The smallest true mean above zero that a one-sided test at 5 % shows with a chance of 80 %."""
+        return (t_quantile(self.df, 0.9) + t_quantile(self.df, 0.6)) * self.error
+
+    @property
+    def printed(self) -> Bounds | None:
+        """The 95 % interval to print: `interval`, or with fewer than `FEWEST` values the one over test examples, if known."""
+        return self.interval() if self.n >= FEWEST else over_examples(self.mean, self.example_error)
+
+    def text(self, decimals: int = 2) -> str:
+        spread = "" if self.std is None else f" ±{self.std:.{decimals}f}"
+        return f"{self.mean:.{decimals}f}{spread}"
+
+
+def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
+    """The mean of values, one per seed, with its error for other seeds and other test examples.
+
+    Args:
+        values: at least one; with a single value, the spread over seeds is unknown and counts as zero.
+        example_error: standard error of the mean if only the test examples are drawn again.
+
+    The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is
+    uncertain, because there are hundreds of examples. Raises ValueError without values.
+    """
+    n, finite = len(values), all(map(math.isfinite, values))
+    mean = statistics.fmean(values) if finite else math.nan
+    std = None if n == 1 else statistics.stdev(values) if finite else math.nan
+    over_seeds = (std or 0.0) ** 2 / n
+    total = over_seeds + example_error**2
+    df = (n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
+    return Mean(mean, math.sqrt(total), min(df, 1e6), tuple(values), example_error, std)
+
+
+def difference_of(a: Sequence[float], b: Sequence[float], example_error: float = 0.0) -> Mean:
+    """The mean of `a` minus that of `b`, from separate runs, with its error for other runs and other test examples.
+
+    Args:
+        a, b: at least two values each, in any order: a run of one has nothing in common with a run of the other.
+        example_error: standard error of the difference if only the test examples are drawn again.
+
+    The `values` of the result are differences from the mean of the larger sample. Source: Welch 1947.
+    """
+    mine, theirs = mean_of(a), mean_of(b)
+    parts = [mean.error**2 for mean in (mine, theirs)]
+    total = sum(parts) + example_error**2
+    spread = sum(v * v / (mean.n - 1) for v, mean in zip(parts, (mine, theirs)))
+    values = [x - theirs.mean for x in a] if mine.n <= theirs.n else [mine.mean - x for x in b]
+    df = min(total**2 / spread, 1e6) if spread else 1e6
+    return Mean(mine.mean - theirs.mean, math.sqrt(total), df, tuple(values), example_error)
+
+
+def over_examples(mean: float, error: float, within: Bounds = ANY) -> Bounds | None:
+    """The 95 % interval of a mean if only the test examples are drawn again, cut at `within`; None for an error of 0.
+
+    Args:
+        error: standard error over test examples (`example_error`).
+    """
+    return Mean(mean, error, 1e6).interval(within=within) if error else None
+
+
+def brackets(ends: Bounds, decimals: int, sign: str = "", shift: float = 0.0) -> str:
+    """An interval minus `shift` as text: `[low, high]`."""
+    return f"[{ends[0] - shift:{sign}.{decimals}f}, {ends[1] - shift:{sign}.{decimals}f}]"
+
+
+def interval(ends: Bounds | None, n: int, decimals: int) -> str:
+    """The 95 % interval of a difference over `n` seeds as text with a space in front, or an empty string without `ends`."""
+    return "" if ends is None else f" {brackets(ends, decimals, '+')}{OVER if n < FEWEST else ''}"
+
+
+# ---- several comparisons
+
+
+def holm(p_values: Mapping[int, float]) -> dict[int, float]:
+    """Adjust the p-values of a family of comparisons: a result below x is significant at x for the whole family.
+
+    Source: Holm 1979.
+    """
+    order = sorted(p_values, key=p_values.__getitem__)
+    scaled = [min(1.0, (len(order) - rank) * p_values[key]) for rank, key in enumerate(order)]
+    return dict(zip(order, itertools.accumulate(scaled, max)))
+
+
+# ---- the sampling of test examples
+
+
+def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2000) -> float:
+    """Two-sided p-value of the difference in means of paired per-example scores, computed by random sign flips.
+
+    Args:
+        a, b: scores of the same examples in the same order.
+        trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
+
+    Source: Noreen 1989, with the add-one estimate of the p-value.
+    """
+    differences = np.asarray(a, float) - np.asarray(b, float)
+    differences = differences[differences != 0]
+    if not len(differences):
+        return 1.0
+    sums = (_coins(trials, len(differences)) * 2 - 1) @ differences
+    return _p_value(np.abs(sums), abs(differences.sum()))
+
+
+def paired_corpus_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
+    """Two-sided p-value of a difference in a corpus score, by randomly swapping the two systems' outputs per sentence.
+
+    Args:
+        a, b: [seeds, examples, 10 or 2] statistics (`corpus_score`); the mean over seeds is tested, swapped for all at once.
+        trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
+
+    Source: Riezler & Maxwell 2005.
+    """
+    if np.array_equal(a, b):
+        return 1.0
+    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10 or 2], [seeds, 1, 10 or 2]
+    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, 10 or 2]: the first system
+    observed = (corpus_score(first) - corpus_score(both[:, 0] - first)).mean()
+    return _p_value(np.abs((corpus_score(swapped) - corpus_score(both - swapped)).mean(0)), abs(observed))
+
+
+def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000) -> float:
+    """Standard error of a row's mean over seeds, or of its difference from another row's, if the test examples are drawn again.
+
+    Args:
+        a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for `corpus_bleu`. The
+            examples are the same. Without `b`, the error is that of `a` itself.
+        draws: number of bootstrap samples, for BLEU. Source: Koehn 2004.
+    """
+    if a.ndim == 2:
+        each = a.mean(0) if b is None else a.mean(0) - b.mean(0)
+        return float(each.std(ddof=1) / math.sqrt(a.shape[1]))
+    counts = _counts(draws, a.shape[1])
+    drawn = [corpus_score(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
+    return float((drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]).std(ddof=1))
+
+
+def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:
+    """The values of the examples, [examples], in the unit of their mean `score`: shares become per cent if it is in per cent."""
+    each = np.asarray(values, float)
+    return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
+
+
+def _p_value(drawn: np.ndarray, observed: float) -> float:
+    """The share of random assignments (`drawn`: [trials]) whose difference is at least `observed`; add-one estimate."""
+    return (int((drawn >= observed - 1e-9).sum()) + 1) / (len(drawn) + 1)
+
+
+@lru_cache(maxsize=8)
+def _coins(trials: int, n: int) -> np.ndarray:
+    """Random zeros and ones of shape [trials, n]; the seed is fixed, so the values are always the same."""
+    return np.random.RandomState(1).randint(0, 2, (trials, n)).astype(float)
+
+
+@lru_cache(maxsize=8)
+def _counts(draws: int, n: int) -> np.ndarray:
+    """How often each of `n` examples is drawn in each bootstrap sample, [draws, n]; the seed is fixed."""
+    return np.random.RandomState(1).multinomial(n, [1 / n] * n, draws).astype(float)
+
+
+def corpus_score(sums: np.ndarray) -> np.ndarray:
+    """The score of summed statistics: `corpus_bleu` of [..., 10], or the ratio of [..., 2] (F1)."""
+    return corpus_bleu(sums) if sums.shape[-1] == 10 else sums[..., 0] / sums[..., 1].clip(1)
+
+
+def corpus_bleu(sums: np.ndarray) -> np.ndarray:
+    """sacrebleu's corpus BLEU in per cent, with its default smoothing (`exp`), from summed statistics [..., 10].
+
+    The statistics are 4 n-gram hits, 4 n-gram totals, output length and reference length. The k-th order without a hit
+    counts as 2^-k hits; the score is 0 without any hit, or if an order has no n-grams. Source: Chen & Cherry 2014.
+    """
+    hits, totals = sums[..., :4], sums[..., 4:8]
+    smoothed = np.where(hits > 0, hits, 0.5 ** (hits == 0).cumsum(-1))
+    precision = np.exp(np.log(smoothed / totals.clip(1)).mean(-1)) * hits.any(-1) * totals.all(-1)
+    brevity = np.exp((1 - sums[..., 9] / sums[..., 8].clip(1)).clip(max=0))
+    return 100 * precision * brevity
