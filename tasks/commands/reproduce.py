@@ -96,17 +96,13 @@ def check_launcher(cells: Sequence[Sequence[Cell]]) -> tuple[int, str]:
     """
     config = config_of(cells)
     if config["runtime"]["device"] == "auto" and config["launcher"]["name"] != "slurm":
-        costs = {}
+        cost = {}
         for device in ("cuda", "cpu"):
-            of = [
-                replace(c, config={**c.config, "runtime": {**config["runtime"], "device": device}})
-                for g in cells
-                for c in g
-            ]
-            costs[device] = estimate.estimate([("", c) for c in of], store_of(cells), ASSUMED)
-        minutes, hours = costs["cuda"].gpu_minutes(costs["cuda"].total), costs["cpu"].total.hours
+            placed = {"runtime": {**config["runtime"], "device": device}}
+            cost[device] = sum(estimate.hours({**c.config, **placed}, ASSUMED)[0] for group in cells for c in group)
         told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
-        told = f"{told} {clock(60 * minutes)} of an H200, and with runtime.device=cpu {clock(3600 * hours)} of this machine's cores"
+        told = f"{told} {clock(3600 * cost['cuda'])} of an H200, and with runtime.device=cpu"
+        told = f"{told} {clock(3600 * cost['cpu'])} of this machine's cores"
         told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
         raise compose.ConfigError(Problem(told, "profile", "gpu"))
     return launch.ready(config["launcher"], config["runtime"])

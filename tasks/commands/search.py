@@ -23,10 +23,10 @@ JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job, in any proces
 
 def job(config: DictConfig) -> float | None:
     """Run one cell as a job of Hydra; leaves a file at its end. Returns its dev score; None tells optuna that it failed."""
-    typed = OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False)
     ended: Ended
     try:
-        compose.follow(config, parse(typed))
+        typed = parse(OmegaConf.to_container(HydraConfig.get().overrides.task, resolve=False))
+        compose.follow(config, typed)
         ended = run(compose.checked(config, typed))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)

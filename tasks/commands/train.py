@@ -79,4 +79,5 @@ def main(request: Request, config: DictConfig) -> int:
 
     Raises ConfigError if a value is invalid.
     """
-    return STATUS[run(compose.checked(config, request.overrides))[0]]
+    whole = compose.checked(config, request.keys.values())
+    return STATUS[run(whole)[0]]

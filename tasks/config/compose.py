@@ -58,16 +58,15 @@ def composer(writes: bool = True) -> Iterator[Compose]:
     from tasks.config.overrides import merged, reading
     from tasks.config.request import parse
 
-    composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
+    composed: dict[tuple[tuple[str, ...], ...], dict[str, Any]] = {}
 
     def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
-        typed = overrides if user is None else user
-        key = (tuple(overrides), names_data(typed))
+        key = (tuple(overrides), tuple(overrides if user is None else user))
         if key not in composed:
             read = parse(overrides)
             config = merged("main", read)
             follow(config, read)
-            composed[key] = checked(config, typed, writes)
+            composed[key] = checked(config, [one for one in read if one.text in key[1]], writes)
         return composed[key]
 
     with reading():
@@ -76,12 +75,7 @@ def composer(writes: bool = True) -> Iterator[Compose]:
 
 def names_data(overrides: Sequence[str]) -> bool:
     """True if an override chooses a data set or sets one of its keys."""
-    return any(_node(o) == "data" for o in overrides)
-
-
-def _node(override: str) -> str:
-    """The top-level node that an override chooses or changes."""
-    return pair(override)[0].partition(".")[0]
+    return any(pair(override)[0].partition(".")[0] == "data" for override in overrides)
 
 
 def named(request: Request) -> None:
@@ -161,7 +155,7 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
         config.task.scores = [*scores, *beside.difference(scores)]
 
 
-def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> dict[str, Any]:
+def checked(config: DictConfig, typed: Collection[Override], writes: bool = True) -> dict[str, Any]:
     """Resolve, complete and check a composed configuration; `typed` are the overrides that the user typed.
 
     Raises ConfigError if it is invalid; the message lists all problems.
@@ -175,15 +169,19 @@ def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> di
         key = str(error.full_key or "configuration")
         raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
     values.pop("hydra", None)
-    if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
+    if (
+        any(one.node == "data" for one in typed)
+        and isinstance(values.get("data"), dict)
+        and "fallback" in values["data"]
+    ):
         values["data"]["fallback"] = None
     config = completed(values)
     if (config["profile"]["name"], values["runtime"]["device"], config["runtime"]["device"]) == ("gpu", "auto", "cpu"):
         config["runtime"]["device"] = "auto"  # a plan may go on; `reproduce.check_launcher` refuses to run it
     family = models.part(config["task"]["family"], "options")
-    if unused := [o for o in typed if _node(o) in getattr(family, "NOT_USED", {})]:
-        why = family.NOT_USED[_node(unused[0])]
-        raise ConfigError(Problem(f"{', '.join(unused)} would change nothing: {why}", _node(unused[0])))
+    if unused := [one for one in typed if one.node in getattr(family, "NOT_USED", {})]:
+        said, node = ", ".join(one.text for one in unused), unused[0].node
+        raise ConfigError(Problem(f"{said} would change nothing: {family.NOT_USED[node]}", node))
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
     for key, folder in places.items() if writes else ():
         if why := _unwritable(folder):
