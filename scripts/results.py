@@ -36,12 +36,12 @@ def main(
 
         return tested.write(to.resolve())
     from benchmarks.language_model import report
-    from tasks.commands import recorded, results
+    from tasks.commands import records, results
     from tasks.config.request import REPRODUCE, Request
 
     if (overrides or from_) and not (names or sweep):
         raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
     gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
     given = [*overrides, *([f"sweep={sweep}"] if sweep else [])]
-    status = recorded.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve(), from_)
+    status = records.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve(), from_)
     return status or results.write(to.resolve(), {"language_model": report.page})

@@ -1,9 +1,10 @@
 """`scripts/data.py`: list, fetch, verify and show data sets; compute features of images."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 ROOT = os.environ.get("SPARSE_ATTENTION_DATA", "data/cache")
 
@@ -23,29 +24,6 @@ def list_(*names: str) -> None:
         print("python scripts/data.py list NAME says how to get a set")
 
 
-def fetch(*names: str, root: str = ROOT, mirror: str | None = None, path: str | None = None) -> None:
-    """Fetch data sets (`_each`)."""
-    _each("fetch", names, root, {"mirror": mirror, "path": path})
-
-
-def verify(*names: str, root: str = ROOT, mirror: str | None = None, path: str | None = None) -> None:
-    """Compare the files of data sets with their checksums (`_each`)."""
-    _each("verify", names, root, {"mirror": mirror, "path": path})
-
-
-def show(
-    *names: str, overrides: list[str], root: str = ROOT, mirror: str | None = None, path: str | None = None
-) -> None:
-    """Print the sizes, the source and a few records of data sets (`_each`); overrides set their options."""
-    from tasks.config.request import Request
-
-    keys = Request.read(overrides).keys
-    if wrong := [key for key in keys if not key.startswith("data.")]:
-        raise ValueError(f"{wrong[0]}= is unknown here; options of the data set are set as data.KEY=VALUE")
-    own = {key.removeprefix("data."): one.value for key, one in keys.items()}
-    _each("show", names, root, {"mirror": mirror, "path": path, **own})
-
-
 def _check(names: Sequence[str]) -> None:
     from tasks import data
 
@@ -54,10 +32,17 @@ def _check(names: Sequence[str]) -> None:
         raise ValueError("; ".join(problem for name in unknown for problem in data.problems({"name": name})))
 
 
-def _each(what: str, names: Sequence[str], root: str, options: Mapping[str, Any]) -> None:
-    """Do something with data sets.
+def _each(
+    what: Literal["fetch", "verify", "show"],
+    *names: str,
+    overrides: list[str],
+    root: str = ROOT,
+    mirror: str | None = None,
+    path: str | None = None,
+) -> None:
+    """Fetch, verify or show data sets; the overrides set their options.
 
-    Without `mirror` or `path` in `options`, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
+    Without `mirror`, `path` and options, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
     `configs/data`.
 
     Raises:
@@ -65,7 +50,12 @@ def _each(what: str, names: Sequence[str], root: str, options: Mapping[str, Any]
         DataError: data are unavailable, or do not have the expected content.
     """
     from tasks import data
+    from tasks.config.request import Request
 
+    keys = Request.read(overrides).keys
+    if wrong := [key for key in keys if not key.startswith("data.")]:
+        raise ValueError(f"{wrong[0]}= is unknown here; options of the data set are set as data.KEY=VALUE")
+    options = {"mirror": mirror, "path": path} | {key.removeprefix("data."): one.value for key, one in keys.items()}
     _check(names)
     if not names:
         raise ValueError(f"{what} needs the name of a data set; python scripts/data.py list prints them")
@@ -78,6 +68,9 @@ def _each(what: str, names: Sequence[str], root: str, options: Mapping[str, Any]
         if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
             chosen = {"mirror": mirror}
         print(getattr(data, what)(name, root, chosen, data.Progress()))
+
+
+fetch, verify, show = partial(_each, "fetch"), partial(_each, "verify"), partial(_each, "show")
 
 
 def features(

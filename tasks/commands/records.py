@@ -126,8 +126,6 @@ def write(request: Request, results: Path, other: Path | None = None) -> int:
 
     The records of experiments also come from the folder `other`, of another machine.
 
-    The records of experiments also come from the folder `other`, of another machine.
-
     Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
     if request.sweep:
@@ -165,10 +163,10 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
+def _of_sweep(header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Page:
     """The table and files computed from the records of a sweep."""
     cells = []
-    for one in recorded:
+    for one in lines:
         told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
         curve, by = one.get("curve", {}), f"dev/{one['config']['train']['best_metric']}"
         told |= {"tests": one.get("tested", {}), "curve": {by: curve} if isinstance(curve, list) else curve}
@@ -177,11 +175,11 @@ def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) 
         cells.append(Results(**where, **told, scored=scored, shortfalls={}, evaluations={}))
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
-    return Made(table, sweep=header["sweep"], files=kept)
+    return Page(table, sweep=header["sweep"], files=kept)
 
 
 @dataclass
-class Made:
+class Page:
     """Everything computed from a file of records: its table, and other content that pages and folders show.
 
     Attributes:
@@ -199,7 +197,7 @@ class Made:
     picture: str = ""
 
 
-def read(path: Path) -> Made:
+def read(path: Path) -> Page:
     """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
     asked, known = archive.read(path)
     if "sweep" in asked:
@@ -215,7 +213,7 @@ def read(path: Path) -> Made:
 
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
         documents = "" if points.empty else figures.page(points)
-    return Made(table, documents, picture=drawings.runs(table))
+    return Page(table, documents, picture=drawings.runs(table))
 
 
 def show(request: Request, results: Path) -> int:
