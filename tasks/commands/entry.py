@@ -55,7 +55,9 @@ def _script(script: Mapping[str, Any], mains: Mapping[str, Main | str]) -> Calla
     def run(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
         try:
-            return _called(str(script["__doc__"]), mains, given)
+            status = _called(str(script["__doc__"]), mains, given)
+            sys.stdout.flush()
+            return status
         except KeyboardInterrupt:
             print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
             sys.stdout.flush()
@@ -71,6 +73,7 @@ def _script(script: Mapping[str, Any], mains: Mapping[str, Main | str]) -> Calla
                 return UNREAD
             if said := _full(error):
                 print(f"error: {said}", file=sys.stderr)
+                _drop()
                 return FAILED
             if isinstance(error, RuntimeError) and not {c.__name__ for c in type(error).__mro__} & set(EXPECTED):
                 raise
@@ -79,15 +82,7 @@ def _script(script: Mapping[str, Any], mains: Mapping[str, Main | str]) -> Calla
 
     if script["__name__"] == "__main__":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # of a Latin-1 terminal
-        status = run()
-        try:
-            sys.stdout.flush()
-        except OSError as error:
-            status = UNREAD if isinstance(error, BrokenPipeError) and _unread() else FAILED
-            if said := _full(error):
-                print(f"error: {said}", file=sys.stderr)
-                _drop()
-        sys.exit(status)
+        sys.exit(run())
     return run
 
 

@@ -72,13 +72,6 @@ def on_gpu(request: Request, cells: Sequence[Sequence[Cell]]) -> str:
     return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here"
 
 
-def plan(request: Request) -> tuple[plans.Plan, Store]:
-    """The plan of a request's one experiment, with its data prepared, and the store of its cells."""
-    one, cells = outlined(request)
-    (made,) = prepared([one], request.overrides, [cells])
-    return made, store_of([cells])
-
-
 def config_of(cells: Sequence[Sequence[Cell]]) -> Mapping[str, Any]:
     """The configuration of the first cell of experiments: all have the same `paths`, `launcher` and `runtime`."""
     return next(cell for group in cells for cell in group).config

@@ -363,7 +363,7 @@ def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, se
 REFUSED = """
 upload maping=sparsemax | 'mapping'?; upload logger.wandb.projct=x | 'project'?; upload mapping=sparsmax | sparsmax
 upload logger.wandb.timeout=0 | above 0; dashboard laha2018_tabel2 | laha2018_table2
-dashboard demo profil=cpu | 'profile='; dashboard demo profile=cpux | cpux; dashboard | EXPERIMENT is missing
+dashboard demo profil=cpu | 'profile='; dashboard demo profile=cpux | cpux; dashboard | required: EXPERIMENT
 """
 
 
@@ -372,7 +372,7 @@ def test_what_is_not_known_is_refused(trained, outputs, command, capsys, line):
     asked, said = line.split("|")
     name, *arguments = asked.split()
     place = [f"paths.outputs={outputs}"] if name == "upload" else []
-    assert command(f"wandb_{name}", *arguments, *place) == 2
+    assert command("store", name, *arguments, *place) == 2
     assert said.strip() in capsys.readouterr().err
 
 
