@@ -53,8 +53,3 @@ def short(value: Any) -> str:
     """A value as shown in messages, cut to 200 characters."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
-
-
-def Problem(sentence: str, *_: Any, **__: Any) -> str:
-    """The sentence; goes with its last caller."""
-    return sentence

@@ -204,9 +204,9 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
 
 
 def features(folder: Path) -> Stored:
-    """Open features of images. They are not hashed: `scripts/extract_features.py --check` does. Raises DataUnavailable."""
+    """Open features of images. They are not hashed: `scripts/data.py features --check` does. Raises DataUnavailable."""
     if not (folder / META).is_file():
-        step = "make one: python scripts/extract_features.py --help"
+        step = "make one: python scripts/data.py features --help"
         raise DataUnavailable("there is no feature store", str(folder), step)
     return Stored(folder, "features")
 
