@@ -25,7 +25,7 @@ def main(
     *names: str, overrides: list[str], text: list[str] = (), with_: list[str] = (), test: str = "", count: int = 2,
     out: Path | None = None, png: bool = False, classes: int = 5, lam: float = 0.5, q: float = 0.4, help: bool = False,
 ) -> None:  # fmt: skip
-    from tasks.config.options import check_name, values_in
+    from tasks.config.files import check_name, values_in
 
     if names == ("properties",):
         from tasks.commands import properties

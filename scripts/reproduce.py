@@ -27,7 +27,7 @@ from _entry import command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
     from tasks.commands import lease, reproduce
     from tasks.commands.records import show
-    from tasks.config.options import names_in
+    from tasks.config.files import names_in
     from tasks.config.request import REPRODUCE, Request
 
     request = Request.read(overrides, REPRODUCE, names, plan)

@@ -24,7 +24,7 @@ from typing import Any
 
 FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
 # Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
-EXPECTED = ("StoreError", "DataError")
+EXPECTED = ("Refused",)
 SHORT = {"multirun": ("-m",)}
 HELP = {"-h", "--help"}
 
@@ -198,6 +198,6 @@ def _unasked(word: str, flags: Sequence[str], arguments: list[str], free: bool) 
 
 
 def _unknown(what: str, known: typing.Iterable[str]) -> str:
-    from tasks.config.options import near
+    from repro.errors import near
 
     return f"{what} is unknown here{near(what, known)}; there are: {', '.join(known) or 'none'}; -h prints the help"

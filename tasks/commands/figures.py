@@ -14,7 +14,7 @@ from typing import Any
 from repro.identity import pair
 from tasks.commands import attention_of, reproduce
 from tasks.commands.attention_of import Finished
-from tasks.config.options import values_in
+from tasks.config.files import values_in
 from tasks.config.request import REPRODUCE, Request
 from tasks.draw import attention
 

@@ -10,12 +10,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from repro.errors import ConfigError, Problem
 from repro.results import records
 from repro.store import Store, outputs_folder
 from tasks.commands import compare, sweep
 from tasks.commands.train import STATUS, Ended, run
 from tasks.config import compose, overrides
-from tasks.config.options import Problem, names_in
+from tasks.config.files import names_in
 from tasks.config.request import Request, parse, spelled
 
 JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job, in any process, leaves a file at its end
@@ -49,7 +50,7 @@ def main(request: Request) -> int:
     own = [one for one in keys.values() if one.key == "mapping" and not {*one.values} <= {*names_in("mapping")}]
     if own and own[0].several:
         told = f"{own[0].text} has a mapping of your own among others, which a sweep of Hydra cannot choose"
-        raise compose.ConfigError(Problem(f"{told}; name one, or leave Hydra's options out", "mapping", own[0].values))
+        raise ConfigError(Problem(f"{told}; name one, or leave Hydra's options out", "mapping", own[0].values))
     texts = [one.text for one in overrides.as_custom(list(keys.values()))] if own else list(request.overrides)
     sweeping = "hydra.sweep.dir" not in keys
     if sweeping:
@@ -64,7 +65,7 @@ def main(request: Request) -> int:
             with overrides.reading():
                 GlobalHydra.instance().hydra.multirun("main", job, [spelled(text) for text in texts])
         except overrides.HYDRA as error:
-            raise compose.ConfigError(overrides.sentence(error)) from error
+            raise ConfigError(overrides.sentence(error)) from error
         except ValueError as error:
             if "No trials are completed yet" not in str(error):  # optuna's best of trials that all failed
                 raise

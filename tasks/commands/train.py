@@ -9,11 +9,12 @@ from omegaconf import DictConfig
 
 from repro import cell as cells
 from repro import launch
+from repro.errors import StoreError
 from repro.launch import display
 from repro.plugins import naming
 from repro.protocol import parameters
 from repro.results import estimate
-from repro.store import Store, StoreError, elsewhere
+from repro.store import Store, elsewhere
 from tasks.commands import compare, reproduce
 from tasks.commands.driver import of_threads
 from tasks.commands.rates import ASSUMED
