@@ -10,6 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from repro.errors import ConfigError
 from repro.results import records
 from repro.store import Store, outputs_folder
 from tasks.commands import compare, sweep
@@ -49,7 +50,7 @@ def main(request: Request) -> int:
     own = [one for one in keys.values() if one.key == "mapping" and not {*one.values} <= {*names_in("mapping")}]
     if own and own[0].several:
         told = f"{own[0].text} has a mapping of your own among others, which a sweep of Hydra cannot choose"
-        raise compose.ConfigError(f"{told}; name one, or leave Hydra's options out")
+        raise ConfigError(f"{told}; name one, or leave Hydra's options out")
     texts = [one.text for one in overrides.as_custom(list(keys.values()))] if own else list(request.overrides)
     sweeping = "hydra.sweep.dir" not in keys
     if sweeping:
@@ -64,7 +65,7 @@ def main(request: Request) -> int:
             with overrides.reading():
                 GlobalHydra.instance().hydra.multirun("main", job, [spelled(text) for text in texts])
         except overrides.HYDRA as error:
-            raise compose.ConfigError(overrides.sentence(error)) from error
+            raise ConfigError(overrides.sentence(error)) from error
         except ValueError as error:
             if "No trials are completed yet" not in str(error):  # optuna's best of trials that all failed
                 raise
