@@ -97,7 +97,7 @@ def api() -> str:
     for module in map(importlib.import_module, [f"sparse_attention.{name}" for name in MODULES]):
         inside = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module))}
         found += [
-            (f"{thing.__module__}.{name}", f"{module.__name__.partition('.')[2]}.{name}", thing)
+            (f"{module.__name__}.{name}", f"{module.__name__.partition('.')[2]}.{name}", thing)
             for name, thing in inside.items()
             if inspect.isfunction(thing) and not name.startswith("_") and thing not in (one[2] for one in found)
         ]
