@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
-from ..rows.shape import PLAIN, autocasts, certain, foreign, jagged
-from . import composition
+from ..rows.shape import PLAIN, autocasts, certain, jagged
+from . import composition, operator
 from .call import Call, checked, on_gpu, with_old_keywords
 from .choice import Plan, arguments, choose
 from .direct import attend as direct
@@ -191,12 +191,10 @@ def _mask(call: Call, dtype: torch.dtype) -> Tensor | None:
 
 
 def _fused(call: Call) -> Tensor:
-    from . import operator
-
     q, k, v, inputs, numbers = call.arguments or arguments(call)
     if call.dropout:
         numbers = numbers._replace(seed=int(torch.randint(2**63 - 1, (), device="cpu")))
-    run: Any = operator.opaque if foreign(call.q) else operator.run
+    run: Any = operator.opaque if call.foreign else operator.run
     out = run(numbers, q, k, v, *inputs)
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 

@@ -64,6 +64,7 @@ class Call:
     need_weights: bool
     softcap: float | None = None
     sink: bool = False  # the first key is the sink
+    foreign: bool = False  # only torch's dispatcher can read q, k and v, see `rows.shape.foreign`
     short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
 
@@ -213,8 +214,9 @@ def checked(
     shown = mask, spans, bias, scales, slopes, sink, later
     rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights, softcap
     call = Call(q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, *shown, *rest)
+    call.foreign = foreign(q)
     as_they_are = on_gpu(q) and entmax and alpha != 1.0 and q.dtype != torch.float64
-    if not as_they_are or (foreign(q) and slopes is not None and later):
+    if not as_they_are or (call.foreign and slopes is not None and later):
         call.expand()
     if (entmax or lam) and call.mask is not None and (padded := _as_lengths(call.mask, lead, call.k)) is not None:
         call.mask, call.lengths = None, padded if call.lengths is None else padded.minimum(call.lengths)

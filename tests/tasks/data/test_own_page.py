@@ -17,11 +17,11 @@ from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from repro import cell as cells
+from repro.errors import ConfigError
 from repro.results import records
 from repro.store import Store
 from repro.tables import compare, runs
 from tasks import use
-from tasks.config.options import ConfigError
 from tasks.data import NullProgress
 from tasks.data.read.guess import guess
 from tasks.use.scoring import one_by_one
