@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tasks.config.options import flag, integer, number
+from repro.options import flag, integer, number
 from tasks.layers.attention import MultiheadAttention
 
 Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]

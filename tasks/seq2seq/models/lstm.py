@@ -18,8 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repro.options import choice, flag, integer, number
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import KINDS, Attention, make_scores
 from tasks.layers.lstm import Lstm, packed
@@ -35,7 +36,7 @@ Tensors = dict[str, Tensor]  # batch-first tensors by name
 class Options:
     """OpenNMT's encoder-decoder, with its defaults of May 2017."""
 
-    attention: str = choice(REQUIRED, *KINDS, help="score function")
+    attention: str = choice(*KINDS, help="score function")
     mask_padding: bool = flag(help="false: padding takes part in training attention, as in the 2017 code")
     input_feeding: bool = flag(help="feed the attentional output to the next decoder step")
     bidirectional: bool = flag(help="encoder reads in both directions, each with half of hidden_dim")

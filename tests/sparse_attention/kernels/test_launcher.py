@@ -33,7 +33,7 @@ def driver(monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(triton, "given_up", {})
     monkeypatch.setattr(launcher, "_starters", {})
-    for kept in (triton._of, attention._of_kind, attention._of_decoding):
+    for kept in (triton.plan, attention._of_kind, attention._of_decoding):
         kept.cache_clear()
     monkeypatch.setattr(host.Launcher, "started", [])
     with sa.kernels.use("triton"):

@@ -31,7 +31,7 @@ def test_verify_names_file_expected_found_and_next_step(tmp_path, kind, content)
         verify(path, good, 3)
     assert "text.gz" in str(caught.value) and "fetch it again" in caught.value.next_step
     if kind == "damaged":
-        assert good in caught.value.where and sha256_of(path) in caught.value.where
+        assert good in caught.value.why and sha256_of(path) in caught.value.why
 
 
 def test_files_and_folders_are_published_whole_and_the_first_writer_of_a_folder_wins(tmp_path):
