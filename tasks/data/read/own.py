@@ -34,7 +34,6 @@ WHOLE = ""  # key used instead of a split name: one file that is still to be spl
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
-PART = re.compile(r"([^-]+)-(\d+)-of-(\d+)")  # as on the hub
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
@@ -99,11 +98,9 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
             raise DataError(what, names, "keep one of them there", split, names)
         if there:
             by_split[split] = there[0][1]
-    if (error := _in_parts(place)) and (not by_split or PART.match(error.key)):
-        raise error
     missing = [split for split in needed if split not in by_split]
     used = {file for files in by_split.values() for file in files}
-    others = sorted(file for file in place.iterdir() if file not in used and _shown(file, place))
+    others = sorted(file for file in place.iterdir() if file.is_file() and file.name[0] != "." and file not in used)
     ends = {end for one in layouts for end in one} - {".txt"}
     if "dev" not in by_split and any(ending(p) in ends for p in others):
         missing = [split for split in SPLITS if split not in by_split]  # dev may have another name
@@ -124,42 +121,6 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     unread = [file.name for file in others if not re.match(r"(?i)readme|licen[cs]e|citation", file.name)]
     count(f"files of {place.name} are not read: {', '.join(unread[:6])}{', ...' if unread[6:] else ''}", len(unread))
     return by_split
-
-
-def _in_parts(place: Path) -> DataError | None:
-    """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet or en/train/0000.parquet.
-
-    It says that the parts must be joined, or names the folder to set. None if there are no such files.
-    """
-    found: dict[Path, dict[str, list[Path]]] = {}  # folder -> split, as its files name it -> its parts
-    known = {name for names in STEMS.values() for name in names}
-    for file in sorted(file for depth in ("*", "*/*", "*/*/*") for file in place.glob(depth)):
-        folder, split, part = file.parent, file.stem, PART.fullmatch(file.stem)
-        if part:
-            split = part[1]
-        elif folder.name in known and file.stem.isdigit():
-            folder, split = folder.parent, folder.name
-        elif folder == place:  # a whole file, which has its place
-            continue
-        if (file.suffix,) in FILES and file.suffix != ".tsv" and split in known and _shown(file, place):
-            found.setdefault(folder, {}).setdefault(split, []).append(file)
-    if not found:
-        return None
-    folder, splits = next(iter(found.items()))
-    files = [file for parts in splits.values() for file in parts]
-    names = ", ".join(str(file.relative_to(place)) for file in files[:6])
-    if len(found) > 1 or all(file.stem in known for file in files):
-        step = " or ".join(f"data.path={shlex.quote(str(one))}" for one in [*found][:6])
-        return DataError(f"{place} has its files in other folders", names, f"name one: {step}", files[0].name)
-    step = (
-        "join the parts of each split into one file, such as train.parquet, with datasets.load_dataset and to_parquet"
-    )
-    return DataError(f"{place} has files in parts", names, step, files[0].name)
-
-
-def _shown(file: Path, place: Path) -> bool:
-    """Whether a file is not hidden: neither its name nor that of a folder below `place` starts with a dot."""
-    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(place).parts)
 
 
 def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:

@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 
 from tasks.config.options import REQUIRED, choice, integer, node, stated
-from tasks.data.dataset import SPLITS, DataSet, Manifest
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest
 from tasks.data.progress import Progress
 from tasks.data.read.labelled import labelled_set
 
@@ -143,3 +143,6 @@ def generate(
         counts = label_counts(setting, value, n, classes, random)
         made[split] = documents(counts, value if setting == "length" else length, p_c, p_w_c, random)
     return made
+
+
+SETS = {"synthetic": Loader(KIND, Options, load)}

@@ -286,21 +286,6 @@ def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
             opened("images", path=str(folder))
 
 
-def test_parts_of_the_hub_are_refused(tmp_path, opened):
-    rows = [{"text": sentence(i), "label": "ab"[i % 2]} for i in range(9)]
-    hub, table = tmp_path / "hub", {"text": "text", "label": "label"}
-    (hub / "en").mkdir(parents=True)
-    for name in ("train-00000-of-00002", "train-00001-of-00002"):
-        datasets.Dataset.from_list(rows).to_parquet(hub / "en" / f"{name}.parquet")
-    with refused(DataError, key="train-00000-of-00002.parquet", says="in parts"):
-        opened("table", path=str(hub), **table)
-    (hub / "de" / "train").mkdir(parents=True)
-    for name in ("0000", "0001"):
-        datasets.Dataset.from_list(rows).to_json(hub / "de" / "train" / f"{name}.jsonl")
-    with refused(DataError, says=f"name one: data.path={hub}/de or data.path={hub}/en"):
-        opened("table", path=str(hub), **table)
-
-
 def test_hidden_files_are_ignored_and_further_ones_are_said(tmp_path, opened):
     def noted():
         found = opened("table", path=str(folder), text="text", label="label")
