@@ -194,21 +194,21 @@ def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2
     return _p_value(np.abs(sums), abs(differences.sum()))
 
 
-def paired_bleu_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
-    """Two-sided p-value of a difference in corpus BLEU, by randomly swapping the two systems' outputs per sentence.
+def paired_corpus_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
+    """Two-sided p-value of a difference in a corpus score, by randomly swapping the two systems' outputs per sentence.
 
     Args:
-        a, b: [seeds, sentences, 10] statistics (`corpus_bleu`); the mean over seeds is tested, swapped for all at once.
+        a, b: [seeds, examples, 10 or 2] statistics (`corpus_score`); the mean over seeds is tested, swapped for all at once.
         trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
 
     Source: Riezler & Maxwell 2005.
     """
     if np.array_equal(a, b):
         return 1.0
-    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10], [seeds, 1, 10]
-    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, 10]: first system after the swaps
-    observed = (corpus_bleu(first) - corpus_bleu(both[:, 0] - first)).mean()
-    return _p_value(np.abs((corpus_bleu(swapped) - corpus_bleu(both - swapped)).mean(0)), abs(observed))
+    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10 or 2], [seeds, 1, 10 or 2]
+    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, 10 or 2]: the first system
+    observed = (corpus_score(first) - corpus_score(both[:, 0] - first)).mean()
+    return _p_value(np.abs((corpus_score(swapped) - corpus_score(both - swapped)).mean(0)), abs(observed))
 
 
 def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000) -> float:
@@ -223,7 +223,7 @@ def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000)
         each = a.mean(0) if b is None else a.mean(0) - b.mean(0)
         return float(each.std(ddof=1) / math.sqrt(a.shape[1]))
     counts = _counts(draws, a.shape[1])
-    drawn = [corpus_bleu(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
+    drawn = [corpus_score(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
     return float((drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]).std(ddof=1))
 
 
@@ -248,6 +248,11 @@ def _coins(trials: int, n: int) -> np.ndarray:
 def _counts(draws: int, n: int) -> np.ndarray:
     """How often each of `n` examples is drawn in each bootstrap sample, [draws, n]; the seed is fixed."""
     return np.random.RandomState(1).multinomial(n, [1 / n] * n, draws).astype(float)
+
+
+def corpus_score(sums: np.ndarray) -> np.ndarray:
+    """The score of summed statistics: `corpus_bleu` of [..., 10], or the ratio of [..., 2] (F1)."""
+    return corpus_bleu(sums) if sums.shape[-1] == 10 else sums[..., 0] / sums[..., 1].clip(1)
 
 
 def corpus_bleu(sums: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from repro.statistics import (
     example_error,
     in_unit,
     mean_of,
-    paired_bleu_randomization,
+    paired_corpus_randomization,
     paired_randomization,
 )
 from repro.store import Damaged, Evaluation
@@ -54,8 +54,8 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     theirs, mine = _shared([first.results, other.results], full, metric)
     if not mine.size:
         return None
-    if metric.test == "bleu":
-        return paired_bleu_randomization(mine, theirs)
+    if metric.test != "mean":
+        return paired_corpus_randomization(mine, theirs)
     return paired_randomization(mine.sum(0), theirs.sum(0))
 
 
@@ -89,10 +89,10 @@ def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -
 def _shared(rows: Sequence[Sequence[Results]], full: str, metric: Metric) -> list[np.ndarray]:
     """For each row's cells with a score, its values for the examples that all of them have, in its unit.
 
-    Returns arrays [seeds, examples], or [seeds, examples, 10] for BLEU; empty ones if there are no such examples.
+    Returns arrays [seeds, examples], or [seeds, examples, 10 or 2] for a corpus score; empty ones if there are no such examples.
     """
     split, _, name = full.partition("/")
-    key = f"{name}_statistics" if metric.test == "bleu" else name
+    key = f"{name}_statistics" if metric.test != "mean" else name
     rows = [[one for one in cells if full in one.metrics] for cells in rows]
     found = [[_values(one, split, key) for one in cells] for cells in rows]
     every = [index for of in found for index, _ in of]
@@ -113,7 +113,7 @@ def _values(one: Results, split: str, key: str) -> tuple[np.ndarray, np.ndarray]
 
 @lru_cache(maxsize=256)
 def _read(level: Evaluation, key: str) -> tuple[np.ndarray, np.ndarray]:
-    """The test examples that have the score `key`, in order, [examples], and its values, [examples] or [examples, 10]."""
+    """The test examples that have the score `key`, in order, [examples], and its values, [examples] or [examples, 10 or 2]."""
     try:
         known = sorted(level.values(key).items())
     except Damaged:

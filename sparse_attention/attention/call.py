@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,13 +17,14 @@ from .. import kernels, registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
-from ..rows.shape import autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor, transformed
+from ..rows.shape import autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor
 from . import forms
 from .composition import visible
 
 TORCH = {"attn_mask": "mask", "dropout_p": "dropout", "is_causal": "causal", "key_padding_mask": "mask"}
+TORCH["cu_seqlens_q"] = "cu_seqlens"  # of flash-attn
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
-SHARED = ("q", "k", "bias")  # arguments of attention that are also parameters of sparsehourglass, top_k and sigmoid
+SOFTCAP = Param("softcap", low=0.0, tensor=False)
 
 
 @dataclass
@@ -60,7 +62,9 @@ class Call:
     causal: bool
     dropout: float
     need_weights: bool
+    softcap: float | None = None
     sink: bool = False  # the first key is the sink
+    foreign: bool = False  # only torch's dispatcher can read q, k and v, see `rows.shape.foreign`
     short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
 
@@ -70,7 +74,9 @@ class Call:
         return not (self.alpha is None and self.alphas is None and self.lam is None)
 
     def weigh(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """The weights of scores ``x [..., H, n, m]``, to which the bias is added."""
+        """The weights of scores ``x [..., H, n, m]``, which are capped (a sink is not) and to which the bias is added."""
+        if self.softcap is not None:
+            x = torch.cat([x[..., : self.sink], self.softcap * torch.tanh(x[..., self.sink :] / self.softcap)], -1)
         return self.map(x if self.bias is None else x + self.bias.to(x.dtype), keep)
 
     def expand(self) -> None:
@@ -124,57 +130,44 @@ class Known(NamedTuple):
     why: str = ""
 
 
-class Named(NamedTuple):
-    """A mapping, as in `sparse_attention`, with those of its parameters that have a name in `SHARED`."""
-
-    mapping: Any
-    params: dict[str, Any]
-
-
-def named(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The mapping and its parameters for `sparse_attention`: those with a name in `SHARED` go into a `Named`."""
-    shared = {name: params[name] for name in SHARED if name in params}
-    rest = {name: x for name, x in params.items() if name not in shared}
-    return (Named(mapping, shared), rest) if shared else (mapping, params)
+def made(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The mapping and its parameters; as a module, if one of them is called like an argument of attention."""
+    if not ("q" in params or "k" in params or "bias" in params):
+        return mapping, params
+    name = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", "")
+    return (registry.make(name, **params), {}) if name in registry.names() else (mapping, params)
 
 
-def parted(attend: Any) -> Any:
-    """Let ``attend(q, k, v, mapping, ..., bias=None, **params)`` take parameters with a name in `SHARED`.
-
-    If q and k are given by position, q= and k= are parameters of the mapping; so is a bias that is not a tensor, if it has one.
-    """
+def with_old_keywords(attend: Any) -> Any:
+    """Until 0.4, let ``attend(q, k, v, mapping, ...)`` take k of top_k, q of sparsehourglass and bias of sigmoid as keywords."""
 
     @functools.wraps(attend)
     def call(*args: Any, **given: Any) -> Any:
         if "q" in given or "k" in given or "bias" in given:
-            mapping = args[3] if len(args) > 3 else given.get("mapping", "sparsemax")
-            own = [name for name in SHARED[: min(len(args), 2)] if name in given]
-            bias = given.get("bias")
-            own += ["bias"] if bias is not None and not isinstance(bias, Tensor) and takes_bias(mapping) else []
-            if own:
-                mapping = Named(mapping, {name: given.pop(name) for name in own})
-                if len(args) > 3:
-                    args = (*args[:3], mapping, *args[4:])
-                else:
-                    given["mapping"] = mapping
+            old = {name: given[name] for name in ("q", "k")[: len(args)] if name in given}
+            old |= {"bias": given["bias"]} if isinstance(given.get("bias"), (int, float)) else {}
+            at = args[3] if len(args) > 3 else given.get("mapping", "sparsemax")
+            module = made(at, old)[0]
+            if module is not at:
+                instead = f"pass mapping=sa.make({module.spec.name!r}, {next(iter(old))}=...)"
+                warnings.warn(
+                    f"{', '.join(old)}: no keyword of attention from 0.4 on; {instead}", DeprecationWarning, 2
+                )
+                given = {name: x for name, x in given.items() if name not in (*old, "mapping")}
+                args, given = (
+                    ((*args[:3], module, *args[4:]), given) if len(args) > 3 else (args, {**given, "mapping": module})
+                )
         return attend(*args, **given)
 
     return call
-
-
-def takes_bias(mapping: Any) -> bool:
-    """Whether ``bias`` can be a parameter of a mapping given by name or as a function."""
-    name = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", "")
-    if name in registry.names():
-        return any(param.name == "bias" for param in registry.spec(name).params)
-    return not isinstance(mapping, (str, nn.Module))
 
 
 def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: forms.Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> Call:  # fmt: skip
     """Check the arguments of `sparse_attention` and return them as a `Call`.
 
@@ -186,6 +179,8 @@ def checked(
     for name in TORCH.keys() & params.keys():
         keeps = ", where True keeps a key" if TORCH[name] == "mask" else ""
         raise TypeError(f"unexpected argument {name!r}; this function calls it {TORCH[name]!r}{keeps}")
+    if "return_lse" in params:
+        raise TypeError("there is no return_lse: one number cannot join sparse weights; pass all keys in one call")
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
     if dropout:
@@ -200,9 +195,16 @@ def checked(
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]), q)
     function, (alpha, lam, factor, why) = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
+    if softcap is not None:
+        softcap, alpha, alphas, lam, why = SOFTCAP.check(softcap), None, None, None, "softcap has no fused kernel"
     entmax = alpha is not None or alphas is not None
-    visible_keys = None if lengths is None else lengths_of_heads(lengths, lead, k)
-    spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
+    visible_keys = None if lengths is None else forms.lengths_of_heads(lengths, lead, k)
+    if cu_seqlens_k is not None:
+        if slopes is not None:
+            raise ValueError("slopes cannot be used with cu_seqlens_k; use nested tensors")
+        if causal:  # within each sequence
+            window, causal = (None if window is None else window[0], 0), False
+    spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device, cu_seqlens_k)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), q, "bias")
     slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
@@ -210,10 +212,11 @@ def checked(
     alone = certain(q.shape[-2] == 1)  # a single query sees all keys
     later = not (causal or alone) and (window is None or window[1] != 0)
     shown = mask, spans, bias, scales, slopes, sink, later
-    rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights
+    rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights, softcap
     call = Call(q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, *shown, *rest)
+    call.foreign = foreign(q)
     as_they_are = on_gpu(q) and entmax and alpha != 1.0 and q.dtype != torch.float64
-    if not as_they_are or (foreign(q) and slopes is not None and later):
+    if not as_they_are or (call.foreign and slopes is not None and later):
         call.expand()
     if (entmax or lam) and call.mask is not None and (padded := _as_lengths(call.mask, lead, call.k)) is not None:
         call.mask, call.lengths = None, padded if call.lengths is None else padded.minimum(call.lengths)
@@ -273,26 +276,6 @@ def _fits(mask: Tensor, shape: tuple[int, ...], q: Tensor, name: str = "mask") -
         )
 
 
-def lengths_of_heads(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
-    """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
-    if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
-        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
-    m, rest = k.shape[-2], len(lead) - lengths.ndim
-    fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
-    if not fits:
-        raise ValueError(
-            f"lengths has shape {tuple(lengths.shape)}, and the batch and head dimensions of q are {tuple(lead)}; give one length per batch entry [B], or per head [B, H]"
-        )
-    if k.device.type == "cpu" and not foreign(lengths) and not transformed():
-        low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
-        if low < 0 or high > m:
-            raise ValueError(f"lengths range from {low} to {high}; each must be between 0 and {m}, the number of keys")
-        if low == m:
-            return None
-    return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
-
-
 def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
     """The lengths ``[..., H]`` for a key mask ``[..., 1, m]`` that only hides right padding; None for other masks."""
     m = k.shape[-2]
@@ -308,8 +291,6 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
     Returns ``f(scores, mask)`` and what is known about it.
     """
     spec: Spec | None = None
-    if isinstance(mapping, Named):
-        return mapped(mapping.mapping, {**params, **mapping.params}, q)
     if isinstance(mapping, str):
         spec = registry.spec(mapping)
     elif isinstance(mapping, Mapping):

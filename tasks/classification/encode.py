@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from repro.options import plain, read
 from tasks.classification.options import Encode
-from tasks.config.options import plain, read
 from tasks.data import DataError, DataSet, Progress, content_sha256
 from tasks.data.cache import copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint

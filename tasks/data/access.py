@@ -13,8 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import OptionsError, names_in, near
-from tasks.config.options import read as read_options
+from repro.errors import ConfigError, near
+from repro.options import read as read_options
+from tasks.config.files import names_in
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import nothing_fetched
 from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, fingerprint
@@ -35,12 +36,12 @@ def set_names(kind: str | None = None) -> list[str]:
 
 
 def set_module(name: str) -> Loader:
-    """The loader of a data set. Raises OptionsError if the name is unknown or its loader is incomplete."""
+    """The loader of a data set. Raises ConfigError if the name is unknown or its loader is incomplete."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
         why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
-        raise OptionsError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
+        raise ConfigError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
     path = f"tasks.data.sets.{manifest.get('loader', name)}"
     module = importlib.import_module(path) if importlib.util.find_spec(path) else None
     sets = getattr(module, "SETS", {})
@@ -49,7 +50,7 @@ def set_module(name: str) -> Loader:
         told = (
             f"must have SETS = {{{name!r}: Loader(KIND, Options, load)}}, where KIND is {' or '.join(KINDS)}; {GUIDE}"
         )
-        raise OptionsError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
+        raise ConfigError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
     return loader
 
 
@@ -71,7 +72,7 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
             allowed = ", ".join(set_names(kind))
             return [f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS[kind]}: {allowed}"]
         read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
-    except OptionsError as error:
+    except ConfigError as error:
         return error.problems
     return []
 
@@ -108,7 +109,7 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         progress.say(f"{name} is unavailable ({error.what}); generated pairs take its place")
         limits = dataclasses.asdict(options.limits)
         toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
-        why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
+        why = f"GENERATED TEXT, not {name}: {error.what} ({error.why})"
         notes = (why, f"for the real text: {error.next_step}", *toy.notes)
         short = (f"generated text instead of {name}", *toy.shortfalls)
         return dataclasses.replace(toy, stands_for=name, notes=notes, shortfalls=short)
@@ -128,7 +129,7 @@ def _in(root: Path, name: str, error: DataUnavailable) -> DataUnavailable:
         return error
     fetch, known = f"python scripts/data.py fetch {name}", rf"make data-{name}\b|python scripts/data\.py fetch {name}\b"
     step = re.sub(known, lambda _: f"{fetch} --root {shlex.quote(str(root))}", error.next_step)
-    return DataUnavailable(error.what, error.where, step, error.key, error.value)
+    return DataUnavailable(error.what, error.why, step, error.key, error.value)
 
 
 def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
@@ -194,7 +195,7 @@ def _fetched(
         data = open_data(node, root, progress)
     except DataUnavailable as error:  # the command that its next step names may be the one that is running
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
+        raise DataUnavailable(error.what, error.why, step, error.key, error.value) from error
     splits = data.read(progress)
     return _counted(name, data, splits, place), data, splits
 

@@ -20,7 +20,7 @@ from safetensors.numpy import load_file, save_file
 from repro.protocol import Evaluation, scored
 from tasks.data.progress import Done, untold
 from tasks.multilabel.encode import Encoded
-from tasks.multilabel.metrics import MEASURED, micro_f1, proportions
+from tasks.multilabel.metrics import MEASURED, f1_counts, micro_f1, proportions
 from tasks.multilabel.models import linear
 from tasks.multilabel.models.linear import Fit, Output, output_of
 from tasks.multilabel.options import Solver
@@ -155,18 +155,19 @@ def load(folder: Path) -> Choice:
 
 
 def score(choice: Choice, test: Encoded, name: str = "test", keep: int = 0) -> Evaluation:
-    """Metrics of the split "test", with prefix `name`, and a record of each of its first `keep` documents."""
+    """Metrics of the split "test", with prefix `name`, and a record of each document; the first `keep` include the labels."""
     documents = test.splits["test"]
     scores, labels = choice.model.scores(documents.features), documents.labels
     predicted = predict(choice.output, scores, choice.threshold)
     p = choice.output.distribution(scores)
     metrics = _scores(predicted, p, labels, name)
     names = np.array(test.labels)
-    records: list[dict[str, Any]] = []
-    for i in range(min(keep, len(labels))):
+    counts = f1_counts(predicted[:, None], labels[:, None])  # [documents, 2]
+    records = [{"set": name, "index": i, "sentence": {"f1_statistics": one}} for i, one in enumerate(counts.tolist())]
+    for i, record in enumerate(records[:keep]):
         gold, output = ("; ".join(names[row[i]]) for row in (labels, predicted))
-        record = {"set": name, "index": i, "source": f"test document {i}", "references": [gold], "output": output}
-        records.append(record | {"probabilities": np.round(p[i], 4).tolist()})
+        record |= {"source": f"test document {i}", "references": [gold], "output": output}
+        record |= {"probabilities": np.round(p[i], 4).tolist()}
     return Evaluation(metrics, {k: MEASURED[k.rsplit("/", 1)[1]][0].signature for k in metrics}, records)
 
 

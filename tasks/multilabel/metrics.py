@@ -7,15 +7,19 @@ import numpy as np
 from repro.protocol import Metric, Scorer, Scores
 
 
+def f1_counts(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """``2 tp`` and ``2 tp + fp + fn``, `[..., 2]`, of bool `[..., documents, classes]`; F1 is the ratio of their sums."""
+    return np.stack((2 * (predicted & true).sum((-2, -1)), predicted.sum((-2, -1)) + true.sum((-2, -1))), -1)
+
+
 def micro_f1(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     """Micro-averaged F1, ``2 tp / (2 tp + fp + fn)`` over documents and classes; 0 if no label is true or predicted.
 
     Args:
         predicted, true: bool `[..., documents, classes]`; the result has the leading dimensions, `[...]`.
     """
-    hits = (predicted & true).sum((-2, -1))
-    total = predicted.sum((-2, -1)) + true.sum((-2, -1))
-    return np.where(total > 0, 2 * hits / np.maximum(total, 1), 0.0)
+    hits, total = np.moveaxis(f1_counts(predicted, true), -1, 0)
+    return np.where(total > 0, hits / np.maximum(total, 1), 0.0)
 
 
 def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
@@ -37,7 +41,7 @@ def divergence(predicted: np.ndarray, p: np.ndarray, labels: np.ndarray) -> floa
 
 def _measured() -> Iterator[tuple[Metric, Scorer | None]]:
     """The metrics and their scorers, which take predicted bool [n, K], p [n or 1, K] and labels bool [n, K]."""
-    f1 = Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes")
+    f1 = Metric("f1", "F1 (0-1)", 1, 3, 0.01, "F1: micro-averaged over documents and classes", "f1")
     yield f1, lambda predicted, p, labels: micro_f1(predicted, labels)
     between = "JSD: between rho(z) and y/|y|, natural logarithm, mean over documents"
     yield Metric("jsd", "nats", -1, 4, 0.01, between), divergence

@@ -21,7 +21,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import plain, read
+from repro.options import plain, read
 from tasks.data.cache import META, copy_files, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError

@@ -59,10 +59,10 @@ def intervals(
     bounds = {}
     for key, value in scores["metrics"].items():
         metric = metrics.get(name := key.rpartition("/")[2])
-        stored = f"{name}_statistics" if metric and metric.test == "bleu" else name
+        stored = f"{name}_statistics" if metric and metric.test != "mean" else name
         values = [r["sentence"][stored] for r in predictions if stored in r.get("sentence", ())]
         if metric and metric.test and len(values) > 1:
-            each = np.array([values if metric.test == "bleu" else in_unit(values, value)])
+            each = np.array([in_unit(values, value) if metric.test == "mean" else values])
             if ends := over_examples(value, example_error(each), metric.bounds):
                 bounds[key] = [*ends]
     return bounds

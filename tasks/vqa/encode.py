@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import plain
+from repro.options import plain
 from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256
 from tasks.data.cache import copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint

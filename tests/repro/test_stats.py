@@ -127,7 +127,7 @@ def test_bleu_s_permutation_test_is_sacrebleu_s():
         theirs = test()[1]["BLEU"][1].p_value
         found = [BLEU()._extract_corpus_statistics(lines, [references]) for lines in outputs.values()]
         rows = [np.array([[[*r[2:10], *r[:2]] for r in one]], float) for one in found]  # hits, totals, lengths
-        mine = st.paired_bleu_randomization(rows[1], rows[0], trials=trials)
+        mine = st.paired_corpus_randomization(rows[1], rows[0], trials=trials)
         assert abs(mine - theirs) <= 4 * math.sqrt(2 * max(theirs, 1 / trials) / trials)
     assert rows[1][..., 3].sum() == 0 and theirs < 0.05, "no hit of four words"
-    assert st.paired_bleu_randomization(rows[0], rows[0]) == 1.0
+    assert st.paired_corpus_randomization(rows[0], rows[0]) == 1.0

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tasks.config.options import near
+from repro.errors import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered
@@ -218,7 +218,7 @@ def _refused(file: Path, what: str, columns: Sequence[Column], step: str) -> Dat
 def _other(file: Path, what: str, arguments: str) -> DataError:
     step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
     what = f"{file.name} seems to have {what}, which cannot be guessed"
-    return DataError(what, "docs/guides/own_data.md has the options", step)
+    return DataError(what, "docs/start/my_data.md has the options", step)
 
 
 def _decided(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import quoted
+from tasks.config.files import quoted
 from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of

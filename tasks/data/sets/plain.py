@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import defaults
+from tasks.config.files import defaults
 from tasks.data.acquire import hub
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, fingerprint, make

@@ -1,8 +1,9 @@
 """Options of ratings. Texts are encoded as for classification."""
 
+from repro.options import listing, text
 from tasks.classification.options import Decode as Decode
 from tasks.classification.options import Encode as Encode
-from tasks.config.options import REQUIRED, defaults, listing, text
+from tasks.config.files import defaults
 
 KIND = "texts"
 
@@ -11,4 +12,4 @@ KIND = "texts"
 class Task:
     """A number for each text."""
 
-    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(text(), help="what differs from the paper; printed below tables")

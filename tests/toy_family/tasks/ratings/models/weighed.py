@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from repro.options import integer
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import defaults, integer
 from tasks.data.symbols import PAD
 
 PLACES = {"attention": Place(over=("row",))}
