@@ -57,7 +57,7 @@ class treat_as_masked(nn.Module):
         super().__init__()
         if params and not isinstance(mapping, str):
             raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
-        made: Any = make(mapping, **params) if isinstance(mapping, str) else checked(mapping, "dim")
+        made: Any = make(mapping, **params) if isinstance(mapping, str) else checked(mapping)
         self.mapping, self.below = made, below
         self.dim = getattr(made, "dim", -1) if dim is None else dim
 

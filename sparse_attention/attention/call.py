@@ -308,7 +308,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
         name = getattr(mapping, "__name__", "")
         spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
         if spec is None:
-            registry.checked(mapping, *params)
+            registry.checked(mapping)
             why = f"{name or type(mapping).__name__} is not a mapping of this library"
             return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
