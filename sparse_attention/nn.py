@@ -20,7 +20,7 @@ from .attention.call import over_rows
 from .attention.reading import read as product
 from .attention.reading import scores, weighed
 from .masks import separate
-from .registry import Mapping, checked, make, shown, spec
+from .registry import Mapping, built, shown, spec
 from .rows.shape import PLAIN, as_node, asynchronous, foreign, lengths_of
 
 
@@ -32,20 +32,16 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
         ValueError: parameters were given together with a module; the module does not work along the last dimension,
             which is the dimension of the keys.
     """
-    if isinstance(mapping, str):
-        return make(mapping, **params)
-    if not isinstance(mapping, nn.Module):
+    if not isinstance(mapping, (str, nn.Module)):
         raise TypeError(
             f"{shown(mapping)} is not a module; pass a mapping's name, or a module such as sa.make('entmax')"
         )
-    checked(mapping)
-    if params:
-        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
-    if getattr(mapping, "dim", -1) != -1:
+    made: nn.Module = built(mapping, params)
+    if getattr(made, "dim", -1) != -1:
         raise ValueError(
-            f"{mapping!r} works along dim={mapping.dim}, but attention needs the last dimension; make the mapping without dim"
+            f"{made!r} works along dim={made.dim}, but attention needs the last dimension; make the mapping without dim"
         )
-    return mapping
+    return made
 
 
 def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:

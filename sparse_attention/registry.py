@@ -165,6 +165,20 @@ def checked(mapping: Any) -> Any:
     return mapping
 
 
+def built(mapping: Any, params: dict[str, Any]) -> Any:
+    """The mapping of a name with its parameters, as a module; a module or function is returned as it is.
+
+    Raises:
+        TypeError: it is neither (`checked`). ValueError: parameters are given together with a module or function.
+    """
+    if isinstance(mapping, str):
+        return make(mapping, **params)
+    checked(mapping)
+    if params:
+        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
+    return mapping
+
+
 def public() -> dict[str, Any]:
     """The functions and modules of all mappings, by their public names."""
     found = {s.name: s.function for s in map(spec, names()) if s.function is not None}

@@ -79,7 +79,7 @@ def scaled_dot_product_attention(
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
     mapping, params = made(mapping, params)
-    _, (alpha, _, factor, _) = mapped(mapping, params)
+    _, (alpha, _, factor, *_) = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself
         if factor != 1.0:
