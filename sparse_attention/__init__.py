@@ -13,7 +13,7 @@ gradient; a fully masked row gives zeros; a score of -inf counts as masked; a Na
 bfloat16 inputs are computed in float32 and rounded once. Scores have gradients, and so do hyperparameters given as
 tensors; these gradients can be differentiated again. torch.compile and torch.func.vmap work.
 
-Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/start/library.md introduces the library):
+Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/start/my_model.md introduces the library):
 
     rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
                  sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax

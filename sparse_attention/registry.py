@@ -7,6 +7,7 @@ module ``make(name, ...)(scores, mask=None, dim=-1)``.
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import replace as changed
@@ -22,6 +23,11 @@ from .rows.contract import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
+_OF_SOME = {  # argument names of some mappings -> what to do with the others
+    "segments": "pass a nested tensor with one row for each segment (torch.nested), loop over the segments, or "
+    "use group_sparsemax, which calls them groups",
+    "dtype": "convert the scores: scores.to(dtype)",
+}
 _OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
@@ -83,6 +89,8 @@ def register(
             raise ValueError(f"the name {name!r} is already registered {why}")
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
+        if not is_class and over != "density" and str(thing.__module__).partition(".")[0] == __package__:
+            thing = _refusing(thing, name)
         own = not is_class and "dim" in inspect.signature(thing).parameters
         contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
@@ -222,6 +230,26 @@ def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Par
             f"{name} gives weight {lost:.2g} to a masked position. A function with an argument dim must handle masks "
             f"itself; without dim, as {name}(scores, mask, ...), the registry adds masks and dim"
         )
+
+
+def _refusing(function: Any, name: str) -> Any:
+    """The function; an argument of `_OF_SOME` that it does not have is refused by name."""
+    lacks = tuple(word for word in _OF_SOME if word not in inspect.signature(function).parameters)
+    if not lacks:
+        return function
+
+    @functools.wraps(function)
+    def refusing(*args: Any, **params: Any) -> Any:
+        for word in lacks:
+            if word not in params:
+                continue
+            known = {s.name: inspect.signature(s.function).parameters for s in _SPECS.values() if s.function}
+            able = ", ".join(one for one, parameters in known.items() if word in parameters)
+            said = f"{name} takes no {word}; {able} do. For {name}, {_OF_SOME[word]}"
+            raise TypeError(said)
+        return function(*args, **params)
+
+    return refusing
 
 
 def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]) -> Callable[..., Tensor]:

@@ -27,7 +27,8 @@ def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -36,7 +37,8 @@ def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
     bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
@@ -45,7 +47,8 @@ def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> Any:  # fmt: skip
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
@@ -79,9 +82,11 @@ def sparse_attention(
         window: (left, right), the numbers of keys that a query sees before and after its position; None means no
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
-            keys of its own sequence. n = m.
+            keys of its own sequence.
+        cu_seqlens_k: the same of the keys, if they differ; ``causal`` and ``window`` then hold in each sequence.
         sink: ``[H]``, the score of an extra key with value 0, before the first key. Every query sees it, and its weight is
             not returned. A score of -inf means that the head has no sink.
+        softcap: scores become ``softcap * tanh(scores / softcap)`` before anything is added to them.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
             tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. If one
             is called q, k or bias, pass ``mapping=sa.make(name, k=...)``.
@@ -98,9 +103,11 @@ def sparse_attention(
     """
     forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
     given = not (bias is slopes is window is cu_seqlens is sink is None)
+    more: Any = {"cu_seqlens_k": cu_seqlens_k, "softcap": softcap}
     if (
         q.__class__ in PLAIN
         and on_gpu(q)
+        and cu_seqlens_k is softcap is None
         and need_weights is False
         and dropout.__class__ in (float, int)
         and dropout == 0.0
@@ -108,9 +115,11 @@ def sparse_attention(
     ):
         return out
     if any(x.__class__ not in PLAIN and jagged(x) for x in (q, k, v)):
-        more = {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
+        more |= {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
         return attend(_run, q, k, v, mapping, {**more, "need_weights": need_weights, **forms, **params})
-    return _run(checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params))
+    return _run(
+        checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **more, **params)
+    )
 
 
 def _run(call: Call) -> Any:
