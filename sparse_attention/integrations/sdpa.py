@@ -343,9 +343,9 @@ class _Mode(TorchFunctionMode):
                 told = f"{type(where).__name__} calls {func.__name__} itself, which computes softmax and which neither sdpa.use nor sa.nn.replace can change; use sa.nn.MultiheadAttention there, or call F.scaled_dot_product_attention"
             raise RuntimeError(told)
         if func in _SOFTMAX and not torch.compiler.is_compiling():
-            where = type(_caller()).__name__
-            if _ATTENDS.search(where):
-                self.blocks[-1].own.append(where)
+            name = type(_caller()).__name__
+            if _ATTENDS.search(name):
+                self.blocks[-1].own.append(name)
         return func(*args, **(kwargs or {}))
 
 

@@ -104,10 +104,10 @@ def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
         )
     each = (*known.inputs, *(param.name for param in known.params if param.each))  # type: ignore[union-attr]
     inputs = {key: params.pop(key) for key in each if params.get(key) is not None}
-    mapping = built(mapping, params)
-    if mapping.params.get("mode", "exact") != "exact":
+    made: Mapping = built(mapping, params)
+    if made.params.get("mode", "exact") != "exact":
         raise ValueError("oscarmax(mode='paper') solves no regularised problem, so it has no loss; use mode='exact'")
-    return mapping, inputs
+    return made, inputs
 
 
 def _value(
