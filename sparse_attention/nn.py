@@ -140,14 +140,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             if (node := as_node(self, query, key, value, key_padding_mask, need_weights, **masks)) is not None:
                 return node  # type: ignore[no-any-return]
         if query.is_nested or key.is_nested or value.is_nested:
-            needs = {"no key_padding_mask": key_padding_mask is None, "no attn_mask": attn_mask is None}
-            needs |= {"need_weights=False": not need_weights, "batch_first=True": self.batch_first}
-            needs |= {"add_bias_kv=False": self.bias_k is None, "add_zero_attn=False": not self.add_zero_attn}
-            needs |= {"all three nested": query.is_nested and key.is_nested and value.is_nested}
-            if missing := [name for name, holds in needs.items() if not holds]:
+            plain = key_padding_mask is attn_mask is self.bias_k is None and not (need_weights or self.add_zero_attn)
+            if not (plain and self.batch_first and query.is_nested and key.is_nested and value.is_nested):
                 raise ValueError(
-                    f"nested query, key and value need {', '.join(missing)}; or pad them with "
-                    "torch.nested.to_padded_tensor and pass key_padding_mask"
+                    "nested query, key and value need batch_first=True, all three nested, need_weights=False, no masks and no "
+                    "add_bias_kv or add_zero_attn; or pad them with torch.nested.to_padded_tensor and pass key_padding_mask"
                 )
             return self._nested(query, key, value, is_causal), None
         if is_causal and attn_mask is None:
