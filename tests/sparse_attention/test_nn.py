@@ -273,7 +273,7 @@ def test_what_nested_tensors_cannot_have_is_refused(layout):
     ]
     for made, (query, key), given in cases:
         attend = sa.nn.MultiheadAttention(6, 3, **{"batch_first": True, **made})
-        with pytest.raises(ValueError, match="nested query, key and value need .*; or pad them"):
+        with pytest.raises(ValueError, match=r"nested query, key and value need .*; or pad them"):
             attend(query, key, key, **given)
 
 
