@@ -156,8 +156,7 @@ def shown(mapping: Any) -> str:
         return f"mapping={mapping!r}"
     own = type(mapping) if kind == "module" else mapping
     name = getattr(own, "__name__", type(mapping).__name__)
-    near = next((s.name for s in _SPECS.values() if name.lower() == s.name.replace("_", "") or name == s.name), "")
-    return f"the {kind} {name}" + (f" (did you mean {near!r}?)" if near else "")
+    return f"the {kind} {name}{meant(name.lower(), _SPECS)}"
 
 
 def checked(mapping: Any) -> Any:

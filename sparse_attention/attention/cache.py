@@ -169,8 +169,6 @@ class KeyCache:
         if call is not None and self._against_panels(call) is None:
             return self._decoded(call, bias)
         given: Any = {"mask": mask, "lengths": lengths, **self._params}
-        if call is None and bias is None and not self._forms:
-            return sparse_attention(q, k, v, self._mapping, causal=True, scale=self._asked, **given)
         if call is None or self._scales is not None or self._forms or bias is not None:
             given |= {"scale": self._asked, "bias": bias, **self._forms}
             return sparse_attention(q, k, v, self._mapping, causal=True, **given)
