@@ -25,7 +25,8 @@ from _entry import command
 
 @command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
-    from tasks.commands import lease, recorded, reproduce
+    from tasks.commands import lease, reproduce
+    from tasks.commands.records import show
     from tasks.config.files import names_in
     from tasks.config.request import REPRODUCE, Request
 
@@ -37,4 +38,4 @@ def main(*names: str, overrides: list[str], records: Path | None = None, plan: b
         print("" if help else __doc__)
         reproduce.describe(request)
         return 0
-    return recorded.show(request, records.resolve()) if records else run(request)
+    return show(request, records.resolve()) if records else run(request)

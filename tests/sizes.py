@@ -11,7 +11,7 @@ LINES = {
     "repro": 8_300,  # records are read without a store or Hydra; runs.csv, several test sets
     "tasks": 23_700,
     "tasks/fairseq_plugin": 945,
-    "scripts": 895,
+    "scripts": 680,
     "benchmarks": 2_130,
 }
 NAMING = 33  # the fused attention knows fusedmax (6 files)
@@ -25,8 +25,8 @@ def offenders() -> list[str]:
         for f in tracked(*(f"{room}/*{end}" for end in (".py", ".cpp", ".h", ".yaml")))
     }
     code = {name: len(text.splitlines()) for name, text in texts.items() if not name.endswith(".yaml")}
-    most = {name: 40 if name.startswith("scripts/") else 400 for name in code}
-    most["scripts/setup.py"] = 170  # it stands alone: it runs before the environment exists
+    most = {name: 50 if name.startswith("scripts/") else 400 for name in code}
+    most["scripts/setup.py"] = 205  # it stands alone: it runs before the environment exists
     found = [f"{name}: {n} lines of at most {most[name]}" for name, n in code.items() if n > most[name]]
     if (median := statistics.median(code.values())) >= 150:
         found.append(f"the median file has {median} lines of at most 150")

@@ -10,7 +10,7 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
-from repro.errors import Problem, near
+from repro.errors import near
 from repro.identity import Cell, pair
 from repro.launch.display import clock, fitted
 from repro.plan.experiment import Experiment, Row
@@ -72,13 +72,6 @@ def on_gpu(request: Request, cells: Sequence[Sequence[Cell]]) -> str:
     return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here"
 
 
-def plan(request: Request) -> tuple[plans.Plan, Store]:
-    """The plan of a request's one experiment, with its data prepared, and the store of its cells."""
-    one, cells = outlined(request)
-    (made,) = prepared([one], request.overrides, [cells])
-    return made, store_of([cells])
-
-
 def config_of(cells: Sequence[Sequence[Cell]]) -> Mapping[str, Any]:
     """The configuration of the first cell of experiments: all have the same `paths`, `launcher` and `runtime`."""
     return next(cell for group in cells for cell in group).config
@@ -96,19 +89,15 @@ def check_launcher(cells: Sequence[Sequence[Cell]]) -> tuple[int, str]:
     """
     config = config_of(cells)
     if config["runtime"]["device"] == "auto" and config["launcher"]["name"] != "slurm":
-        costs = {}
+        cost = {}
         for device in ("cuda", "cpu"):
-            of = [
-                replace(c, config={**c.config, "runtime": {**config["runtime"], "device": device}})
-                for g in cells
-                for c in g
-            ]
-            costs[device] = estimate.estimate([("", c) for c in of], store_of(cells), ASSUMED)
-        minutes, hours = costs["cuda"].gpu_minutes(costs["cuda"].total), costs["cpu"].total.hours
+            placed = {"runtime": {**config["runtime"], "device": device}}
+            cost[device] = sum(estimate.hours({**c.config, **placed}, ASSUMED)[0] for group in cells for c in group)
         told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
-        told = f"{told} {clock(60 * minutes)} of an H200, and with runtime.device=cpu {clock(3600 * hours)} of this machine's cores"
+        told = f"{told} {clock(3600 * cost['cuda'])} of an H200, and with runtime.device=cpu"
+        told = f"{told} {clock(3600 * cost['cpu'])} of this machine's cores"
         told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
-        raise compose.ConfigError(Problem(told, "profile", "gpu"))
+        raise compose.ConfigError(told)
     return launch.ready(config["launcher"], config["runtime"])
 
 
@@ -145,7 +134,7 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
         if o.key == "mapping":
             name = o.values[0]
             told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
-            raise compose.ConfigError(Problem(told, o.key, name))
+            raise compose.ConfigError(told)
         if o.key.startswith("mapping.") and not o.adds:
             lacking(o.key, dict.fromkeys(row.mapping for row in experiment.rows))
     if read and experiment.columns and experiment.rows:
@@ -185,8 +174,7 @@ def _part(experiment: Experiment, rows: Sequence[str], columns: Sequence[str]) -
             if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
                 known = [names(each)[0] for each in having]
                 where = f"{what}={pattern} matches no {what[:-1]} of {experiment.name}, profile={experiment.profile}"
-                told = f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')"
-                raise compose.ConfigError(Problem(told, what, pattern, known))
+                raise compose.ConfigError(f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')")
         return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
 
     kept = fitting("columns", columns, experiment.columns, lambda column: (column.key, column.label))

@@ -28,7 +28,7 @@ from repro.results import archive
 from repro.store import Store, sources
 from tasks.commands import driver as driving
 from tasks.commands import lease as leases
-from tasks.commands import rates, recorded, reproduce
+from tasks.commands import rates, records, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
@@ -280,7 +280,7 @@ def test_a_lease_begins_what_ends_in_time_and_the_next_one_makes_the_rest(planne
     said = capfd.readouterr()
     assert "2 of 4 cells end within" in said.err and "2 cells run, 0 reused, 0 failed, 2 not finished" in said.out
     found, lost = archive.collect(plan.slots, there)
-    archive.write(recorded.file_of("fake", "demo", folder), {"arguments": []}, found)
+    archive.write(records.file_of("fake", "demo", folder), {"arguments": []}, found)
     assert [cell.seed for cell in lost] == [2, 2]
     here = Store(tmp_path / "here")
     (stale,) = planned(two, ["data.content=other"])
