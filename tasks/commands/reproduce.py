@@ -47,55 +47,49 @@ def begin(request: Request) -> Driver:
         StoreError: the launcher cannot start.
     """
     loaded, rest = experiments(request), request.overrides
-    cells = outline(loaded, rest)
-    _, why = check_launcher(cells)
-    store = store_of(cells)
-    for told in (why, on_gpu(request, cells)):
+    groups = outline(loaded, rest)
+    cells = [cell for group in groups for cell in group]
+    for told in (check_launcher(cells)[1], on_gpu(request, cells[0])):
         if told:
             print(told, file=sys.stderr)
     for one in loaded:
         if one.opening:
             print(fitted(one.opening), flush=True)
-    cost = estimate.estimate([("", cell) for group in cells for cell in group], store, ASSUMED)
+    store = store_of(cells)
+    cost = estimate.estimate([("", cell) for cell in cells], store, ASSUMED)
     told = cost.text("").splitlines()[-1]
     print(fitted(f"{', '.join(request.names)}: {told}. First the data are prepared"), file=sys.stderr)
-    return Driver(prepared(loaded, rest, cells), store, cost.paces)
+    return Driver(prepared(loaded, rest, groups), store, cost.paces)
 
 
-def on_gpu(request: Request, cells: Sequence[Sequence[Cell]]) -> str:
+def on_gpu(request: Request, cell: Cell) -> str:
     """What the profile gpu would take, for the demo on a machine with a GPU; or ""."""
     names = [name for name in request.names if "gpu" in compose.page("experiment", name)["profiles"]]
-    if request.profile != "demo" or not names or config_of(cells)["runtime"]["device"] != "cuda":
+    if request.profile != "demo" or not names or cell.config["runtime"]["device"] != "cuda":
         return ""
     groups = outline([compose.experiment(name, "gpu") for name in names])
-    cost = estimate.estimate([("", cell) for group in groups for cell in group], store_of(groups), ASSUMED)
+    cost = estimate.estimate([("", one) for group in groups for one in group], store_of(groups[0]), ASSUMED)
     return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here"
 
 
-def config_of(cells: Sequence[Sequence[Cell]]) -> Mapping[str, Any]:
-    """The configuration of the first cell of experiments: all have the same `paths`, `launcher` and `runtime`."""
-    return next(cell for group in cells for cell in group).config
+def store_of(cells: Sequence[Cell]) -> Store:
+    """The store of the cells of experiments, which all have the same `paths`, `launcher` and `runtime`."""
+    return Store(cells[0].config["paths"]["outputs"])
 
 
-def store_of(cells: Sequence[Sequence[Cell]]) -> Store:
-    """The store of the cells of experiments."""
-    return Store(config_of(cells)["paths"]["outputs"])
-
-
-def check_launcher(cells: Sequence[Sequence[Cell]]) -> tuple[int, str]:
+def check_launcher(cells: Sequence[Cell]) -> tuple[int, str]:
     """Return how many cells will run at a time, and why if that is not `runtime.workers`.
 
     Raises StoreError if the launcher cannot start, ConfigError if the profile needs a GPU and there is none.
     """
-    config = config_of(cells)
+    config = cells[0].config
     if config["runtime"]["device"] == "auto" and config["launcher"]["name"] != "slurm":
         cost = {}
         for device in ("cuda", "cpu"):
             placed = {"runtime": {**config["runtime"], "device": device}}
-            cost[device] = sum(estimate.hours({**c.config, **placed}, ASSUMED)[0] for group in cells for c in group)
+            cost[device] = clock(3600 * sum(estimate.hours({**c.config, **placed}, ASSUMED)[0] for c in cells))
         told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
-        told = f"{told} {clock(3600 * cost['cuda'])} of an H200, and with runtime.device=cpu"
-        told = f"{told} {clock(3600 * cost['cpu'])} of this machine's cores"
+        told = f"{told} {cost['cuda']} of an H200, and with runtime.device=cpu {cost['cpu']} of this machine's cores"
         told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
         raise compose.ConfigError(Problem(told, "profile", "gpu"))
     return launch.ready(config["launcher"], config["runtime"])
@@ -110,7 +104,7 @@ def prepared(
     column has data.
     """
     cells = cells or outline(loaded, rest)
-    check_launcher(cells)
+    check_launcher([cell for group in cells for cell in group])
     made = plans.planned(loaded, cells, TOOLS, rest, sweep)
     refuse_empty(made)
     return made
@@ -227,7 +221,7 @@ def estimated(labelled: Sequence[tuple[str, Cell]], title: str, refused: Mapping
     Args:
         refused: configurations that cannot be run -> why.
     """
-    return estimate.estimate(labelled, store_of([[cell for _, cell in labelled]]), ASSUMED).text(title, refused)
+    return estimate.estimate(labelled, store_of([cell for _, cell in labelled]), ASSUMED).text(title, refused)
 
 
 def describe(request: Request) -> None:

@@ -210,7 +210,7 @@ def main(request: Request) -> int:
     Returns the exit status, 1 if a cell failed.
     """
     outlined = outline(request)
-    store = reproduce.store_of([outlined.cells])
+    store = reproduce.store_of(outlined.cells)
     before = earlier(request, store.root / "sweeps")
     if (more := grown(request, outlined, before)) is not request:
         request, outlined = more, outline(more)
