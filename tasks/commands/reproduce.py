@@ -33,9 +33,18 @@ def experiments(request: Request) -> list[Experiment]:
 
 def outlined(request: Request, tools: plans.Tools | None = None) -> tuple[Experiment, list[Cell]]:
     """The one experiment of a request and its cells. Reads no data. Raises ConfigError."""
-    (one,) = experiments(request)
-    (cells,) = plans.outline([one], tools, request.overrides) if tools else outline([one], request.overrides)
+    if tools is None:
+        (one,), (cells,) = whole(request)
+    else:
+        (one,) = experiments(request)
+        (cells,) = plans.outline([one], tools, request.overrides)
     return one, cells
+
+
+def whole(request: Request, writes: bool = True) -> tuple[list[Experiment], list[list[Cell]]]:
+    """The experiments of a request and the cells of each. Reads no data. Raises ConfigError."""
+    loaded = experiments(request)
+    return loaded, outline(loaded, request.overrides, writes)
 
 
 def begin(request: Request) -> Driver:
@@ -46,8 +55,7 @@ def begin(request: Request) -> Driver:
         DataError: data are unavailable.
         StoreError: the launcher cannot start.
     """
-    loaded, rest = experiments(request), request.overrides
-    groups = outline(loaded, rest)
+    loaded, groups = whole(request)
     cells = [cell for group in groups for cell in group]
     for told in (check_launcher(cells)[1], on_gpu(request, cells[0])):
         if told:
@@ -59,7 +67,7 @@ def begin(request: Request) -> Driver:
     cost = estimate.estimate([("", cell) for cell in cells], store, ASSUMED)
     told = cost.text("").splitlines()[-1]
     print(fitted(f"{', '.join(request.names)}: {told}. First the data are prepared"), file=sys.stderr)
-    return Driver(prepared(loaded, rest, groups), store, cost.paces)
+    return Driver(prepared(loaded, groups, request.overrides), store, cost.paces)
 
 
 def on_gpu(request: Request, cell: Cell) -> str:
@@ -96,14 +104,13 @@ def check_launcher(cells: Sequence[Cell]) -> tuple[int, str]:
 
 
 def prepared(
-    loaded: Sequence[Experiment], rest: Sequence[str], cells: Sequence[Sequence[Cell]] = (), sweep: str = ""
+    loaded: Sequence[Experiment], cells: Sequence[Sequence[Cell]], rest: Sequence[str], sweep: str = ""
 ) -> list[plans.Plan]:
-    """The plans of experiments, with all their data prepared; without `cells`, they are outlined.
+    """The plans of experiments, with the data of all their cells prepared.
 
     Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
     column has data.
     """
-    cells = cells or outline(loaded, rest)
     check_launcher([cell for group in cells for cell in group])
     made = plans.planned(loaded, cells, TOOLS, rest, sweep)
     refuse_empty(made)
@@ -199,20 +206,23 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
 
 
 def main(request: Request) -> int:
-    """Run experiments and print their tables, or only the plan. Returns the exit status, 1 if a cell failed.
+    """Run experiments and print their tables. Returns the exit status, 1 if a cell failed.
 
     Raises:
         ValueError: the configuration is invalid.
         DataError: data are unavailable.
         StoreError: the launcher cannot start, or the store cannot be read or written.
     """
-    if request.plan:
-        loaded = experiments(request)
-        title = f"Plan of {', '.join(request.names)}, profile {loaded[0].profile}"
-        groups = zip(loaded, outline(loaded, request.overrides, writes=False))
-        print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
-        return 0
     return begin(request).run()
+
+
+def plan(request: Request) -> int:
+    """Print the plan of experiments. Returns exit status 0. Raises ConfigError."""
+    loaded, groups = whole(request, writes=False)
+    title = f"Plan of {', '.join(request.names)}, profile {loaded[0].profile}"
+    labelled = [(one.columns[c.column].label, c) for one, cells in zip(loaded, groups) for c in cells]
+    print(estimated(labelled, title))
+    return 0
 
 
 def estimated(labelled: Sequence[tuple[str, Cell]], title: str, refused: Mapping[str, str] = estimate.NONE) -> str:
