@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
-# Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
-EXPECTED = ("Refused",)
+EXPECTED = "Refused"  # the class of errors whose message is for the user, here and in the library
 SHORT = {"multirun": ("-m",)}
 HELP = {"-h", "--help"}
 
@@ -75,7 +74,7 @@ def _script(script: Mapping[str, Any], mains: Mapping[str, Main | str]) -> Calla
                 print(f"error: {said}", file=sys.stderr)
                 _drop()
                 return FAILED
-            if isinstance(error, RuntimeError) and not {c.__name__ for c in type(error).__mro__} & set(EXPECTED):
+            if isinstance(error, RuntimeError) and EXPECTED not in [c.__name__ for c in type(error).__mro__]:
                 raise
             print(f"error: {error}", file=sys.stderr)
             return FAILED
@@ -110,7 +109,7 @@ def _full(error: Exception) -> str:
     """What to say if an error came from a full disk and does not say so itself; else ""."""
     from repro.files import disk_full, explain
 
-    if {c.__name__ for c in type(error).__mro__} & set(EXPECTED) or not disk_full(error):
+    if EXPECTED in [c.__name__ for c in type(error).__mro__] or not disk_full(error):
         return ""
     return str(explain(error, getattr(error, "filename", None) or "a file or the output"))
 

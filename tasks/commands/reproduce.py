@@ -10,7 +10,7 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
-from repro.errors import Problem, near
+from repro.errors import near
 from repro.identity import Cell, pair
 from repro.launch.display import clock, fitted
 from repro.plan.experiment import Experiment, Row
@@ -99,7 +99,7 @@ def check_launcher(cells: Sequence[Cell]) -> tuple[int, str]:
         told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
         told = f"{told} {cost['cuda']} of an H200, and with runtime.device=cpu {cost['cpu']} of this machine's cores"
         told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
-        raise compose.ConfigError(Problem(told, "profile", "gpu"))
+        raise compose.ConfigError(told)
     return launch.ready(config["launcher"], config["runtime"])
 
 
@@ -135,7 +135,7 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
         if o.key == "mapping":
             name = o.values[0]
             told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
-            raise compose.ConfigError(Problem(told, o.key, name))
+            raise compose.ConfigError(told)
         if o.key.startswith("mapping.") and not o.adds:
             lacking(o.key, dict.fromkeys(row.mapping for row in experiment.rows))
     if read and experiment.columns and experiment.rows:
@@ -175,8 +175,7 @@ def _part(experiment: Experiment, rows: Sequence[str], columns: Sequence[str]) -
             if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
                 known = [names(each)[0] for each in having]
                 where = f"{what}={pattern} matches no {what[:-1]} of {experiment.name}, profile={experiment.profile}"
-                told = f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')"
-                raise compose.ConfigError(Problem(told, what, pattern, known))
+                raise compose.ConfigError(f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')")
         return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
 
     kept = fitting("columns", columns, experiment.columns, lambda column: (column.key, column.label))

@@ -10,7 +10,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from repro.errors import ConfigError, Problem
+from repro.errors import ConfigError
 from repro.results import records
 from repro.store import Store, outputs_folder
 from tasks.commands import compare, sweep
@@ -50,7 +50,7 @@ def main(request: Request) -> int:
     own = [one for one in keys.values() if one.key == "mapping" and not {*one.values} <= {*names_in("mapping")}]
     if own and own[0].several:
         told = f"{own[0].text} has a mapping of your own among others, which a sweep of Hydra cannot choose"
-        raise ConfigError(Problem(f"{told}; name one, or leave Hydra's options out", "mapping", own[0].values))
+        raise ConfigError(f"{told}; name one, or leave Hydra's options out")
     texts = [one.text for one in overrides.as_custom(list(keys.values()))] if own else list(request.overrides)
     sweeping = "hydra.sweep.dir" not in keys
     if sweeping:

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
-from repro.errors import ConfigError, Problem, near, short
+from repro.errors import ConfigError, near, short
 from repro.identity import pair
 from repro.options import plain, read, read_each
 from repro.rounding import rounded
@@ -71,9 +71,7 @@ def named(request: Request) -> None:
     """Raise ConfigError if a request names no task."""
     if "task" not in request.keys:
         known = names_in("task")
-        raise ConfigError(
-            Problem(f"no task is named; add task=NAME, one of: {', '.join(known)}", "task", allowed=known)
-        )
+        raise ConfigError(f"no task is named; add task=NAME, one of: {', '.join(known)}")
 
 
 def chosen(request: Request, shown: bool = False) -> DictConfig:
@@ -117,7 +115,7 @@ def follow(config: DictConfig, overrides: Iterable[Override]) -> None:
             place = f"task.tune.parameters.{name}.{key}"
             if any(f"{place}.".startswith(f"{one}.") for one in keys - {"task"}):
                 told = "the first is one value, the second the values to choose from on dev; leave one of them out"
-                raise ConfigError(Problem(f"mapping.{key} and {place} are both set: {told}", f"mapping.{key}"))
+                raise ConfigError(f"mapping.{key} and {place} are both set: {told}")
             searched[name] = {k: v for k, v in searched[name].items() if k != key}
 
 
@@ -156,7 +154,7 @@ def checked(config: DictConfig, typed: Collection[Override], writes: bool = True
         values: Any = rounded(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         key = str(error.full_key or "configuration")
-        raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
     values.pop("hydra", None)
     if (
         any(one.node == "data" for one in typed)
@@ -170,12 +168,11 @@ def checked(config: DictConfig, typed: Collection[Override], writes: bool = True
     family = models.part(config["task"]["family"], "options")
     if unused := [one for one in typed if one.node in getattr(family, "NOT_USED", {})]:
         said, node = ", ".join(one.text for one in unused), unused[0].node
-        raise ConfigError(Problem(f"{said} would change nothing: {family.NOT_USED[node]}", node))
+        raise ConfigError(f"{said} would change nothing: {family.NOT_USED[node]}")
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
     for key, folder in places.items() if writes else ():
         if why := _unwritable(folder):
-            told = f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
-            raise ConfigError(Problem(told, f"paths.{key}", folder))
+            raise ConfigError(f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER")
     return config
 
 
@@ -199,14 +196,13 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = (*NODES, *TOP)
     told = f"; a configuration has: {', '.join(known)}"
-    wrong = {key: f"{key} is unknown{near(key, known)}{told}" for key in values if key not in known}
-    found: list[str] = [Problem(sentence, str(key), allowed=known) for key, sentence in wrong.items()]
+    found = [f"{key} is unknown{near(key, known)}{told}" for key in values if key not in known]
     given = {}
     for key in NODES:
         given[key] = values.get(key)
         if not isinstance(given[key], Mapping):
             told = f"{key}={short(given[key])} must be a mapping of options; set them one by one, as {key}.OPTION=VALUE"
-            found.append(Problem(told, key, given[key]))
+            found.append(told)
     if found:
         raise ConfigError(found)
     config: dict[str, Any] = {}
@@ -269,7 +265,7 @@ def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
     if isinstance(name, str) and name in models.FAMILIES:
         return models.part(name, "options")
     told = f"task.family={short(name)} is unknown{near(name, models.FAMILIES)}; allowed: {', '.join(models.FAMILIES)}"
-    problems.append(Problem(told, "task.family", name, models.FAMILIES))
+    problems.append(told)
     return None
 
 
@@ -286,8 +282,7 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     """Read a node whose `name` selects the dataclass for its other keys."""
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
-        told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
-        raise ConfigError(Problem(told, f"{key}.name", name, classes))
+        raise ConfigError(f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}")
     return _rest(node, classes[name], key, ("name",))
 
 
@@ -312,13 +307,13 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
     if config["train"]["class_weights"] and not _has_classes(family):
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
-        found.append(Problem(told, "train.class_weights"))
+        found.append(told)
     best = config["train"]["best_metric"]
     known = identity.family(module_of(config)).METRICS
     if best not in known:
         allowed = sorted(known.keys() & set(nodes.BEST))
         told = f"train.best_metric={best!r} is not measured by task={config['task']['name']}; allowed: {', '.join(allowed)}"
-        found.append(Problem(told, "train.best_metric", best, allowed))
+        found.append(told)
     return found
 
 
@@ -340,8 +335,7 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
 
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
-        told = f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}"
-        raise ConfigError(Problem(told, "data", name, known))
+        raise ConfigError(f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}")
     if wrong := [o for o in overrides if not names_data([o])]:
         raise ConfigError(f"{', '.join(wrong)} is not a key of the data; only these can be set here, as data.KEY=VALUE")
     chosen = merged(f"data/{name}", parse(overrides))

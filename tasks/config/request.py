@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from repro.errors import ConfigError, Problem, near, short
+from repro.errors import ConfigError, near, short
 from repro.rounding import rounded
 from tasks.config.files import CONFIGS, NAME, NODES, TOP, names_in, quoted
 
@@ -101,8 +101,7 @@ class Override:
     def value(self) -> Any:
         """The value. Raises ConfigError if there are several."""
         if self.several:
-            told = f"{self.text!r} has several values; scripts/train.py -m runs them one after another"
-            raise ConfigError(Problem(told, self.key))
+            raise ConfigError(f"{self.text!r} has several values; scripts/train.py -m runs them one after another")
         return self.parsed.value()
 
     @cached_property
@@ -152,7 +151,7 @@ class Override:
         """The texts of `each`."""
         return tuple(one.text for one in self.each)
 
-    def problems(self, own: Iterable[str] = ()) -> list[Problem]:
+    def problems(self, own: Iterable[str] = ()) -> list[str]:
         """Why it cannot be used: it deletes a key that every configuration needs, or chooses a file that does not exist.
 
         `own` are the mappings that plugins register.
@@ -160,7 +159,7 @@ class Override:
         if self.parsed.is_delete():
             fine = self.key.startswith(DELETABLE)
             told = f"~{self.key} is invalid: every configuration needs this key; set it, as {self.key}=..."
-            return [] if fine else [Problem(told, self.key)]
+            return [] if fine else [told]
         listed = not self.several or self.parsed.is_discrete_sweep()  # otherwise `values` raises the error
         if self.hydras or not self.chooses or self.parsed.package is not None or not listed:
             return []
@@ -172,8 +171,7 @@ class Override:
         if self.key == "mapping":
             there += f"; plugins has: {', '.join(own)}" if own else "; one of your own needs plugins=[FILE.py]"
         wrong = [name for name in chosen if name not in known]
-        told = [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
-        return [Problem(sentence, self.key, name, known) for sentence, name in zip(told, wrong)]
+        return [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
 
 
 @lru_cache(4096)
@@ -307,15 +305,14 @@ class Request:
                 rest.append(word)
         last = {key: texts[-1] for key, texts in words.items()}
         if (grid := last.get("grid", "paper")) not in GRIDS:
-            told = f"grid={grid} is unknown{near(grid, GRIDS)}; allowed: {', '.join(GRIDS)}"
-            raise ConfigError(Problem(told, "grid", grid, GRIDS))
+            raise ConfigError(f"grid={grid} is unknown{near(grid, GRIDS)}; allowed: {', '.join(GRIDS)}")
         if not NAME.fullmatch(last.get("sweep", "-")):
             rule = "a name of up to 64 letters, digits, - and _ (it also names a folder)"
-            raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
+            raise ConfigError(f"sweep={short(last['sweep'])} must be {rule}")
         minutes = last.get("minutes", "")
         if ("lease" in last) != bool(minutes) or (minutes and not re.fullmatch(r"\d+(\.\d*)?", minutes)):
             told = f"lease=FOLDER and minutes=N belong together, N at least 0; got minutes={minutes or 'nothing'}"
-            raise ConfigError(Problem(told, "minutes", minutes))
+            raise ConfigError(told)
         read: dict[str, Any] = {key: last[key] for key in ("profile", "sweep", "grid", "lease") if key in last}
         read |= {key: tuple(last[key].split("|")) for key in ("rows", "columns") if key in last}
         read |= {"seeds": whole(last["seeds"])} if "seeds" in last else {}
@@ -361,4 +358,4 @@ def whole(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        raise ConfigError(Problem(f"seeds={text} must be whole numbers, as in seeds=1,2,3", "seeds", text)) from None
+        raise ConfigError(f"seeds={text} must be whole numbers, as in seeds=1,2,3") from None

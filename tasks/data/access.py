@@ -128,7 +128,7 @@ def _in(root: Path, name: str, error: DataUnavailable) -> DataUnavailable:
         return error
     fetch, known = f"python scripts/data.py fetch {name}", rf"make data-{name}\b|python scripts/data\.py fetch {name}\b"
     step = re.sub(known, lambda _: f"{fetch} --root {shlex.quote(str(root))}", error.next_step)
-    return DataUnavailable(error.what, error.why, step, error.key, error.value)
+    return DataUnavailable(error.what, error.why, step)
 
 
 def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
@@ -194,7 +194,7 @@ def _fetched(
         data = open_data(node, root, progress)
     except DataUnavailable as error:  # the command that its next step names may be the one that is running
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.why, step, error.key, error.value) from error
+        raise DataUnavailable(error.what, error.why, step) from error
     splits = data.read(progress)
     return _counted(name, data, splits, place), data, splits
 

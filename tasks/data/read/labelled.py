@@ -54,13 +54,13 @@ def feature(cell: str, path: Path, line: int, what: str = "", step: str = CORREC
             raise ValueError(cell)
         return value
     except ValueError as error:
-        raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step, value=cell) from error
+        raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step) from error
 
 
 def checked(x: np.ndarray, path: Path) -> np.ndarray:
     """Features of a file. Raises DataError unless all are numbers with absolute values of at most LARGEST."""
     if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
-        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT, value=f"{wrong[0]:g}")
+        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
     return x
 
 

@@ -64,7 +64,7 @@ def _question(row: own.Row, number: int, split: str, images: set[str]) -> Questi
     image, question, answer = row.cells
     if image not in images:
         expected = f"the path of a {', '.join(SUFFIXES)} file below data.path"
-        raise row.wrong(f"there is no image {image[:80]!r}", expected, image)
+        raise row.wrong(f"there is no image {image[:80]!r}", expected)
     if not question or not (answer := normalized(answer)):
-        raise row.wrong("a blank question or answer", "both", "")
+        raise row.wrong("a blank question or answer", "both")
     return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))

@@ -54,7 +54,7 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
-        raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"], "imdb")
+        raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"])
 
     def read(progress: Progress) -> Splits:
         reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}

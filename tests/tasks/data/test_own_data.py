@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import json
+import re
 from types import SimpleNamespace
 
 import datasets
@@ -336,7 +337,8 @@ def test_a_quote_that_swallows_rows_is_refused(tmp_path, head, row, last, lines)
     path.write_text("\n".join([*opens[: last - 1], closes, *rows[last:]]))
     with refused(DataError, key="own.csv", line=10) as told:
         list(own.rows(path, columns))
-    assert abs(told.value.value - lines) <= 1 and f"of line 10 and {last};" in told.value.next_step
+    said = int(re.search(r"holds (\d+) lines", str(told.value))[1])
+    assert abs(said - lines) <= 1 and f"of line 10 and {last};" in told.value.next_step
     path.write_text("\n".join(opens))  # it is never closed
     with refused(DataError, key="own.csv", line=10, says="quotes of line 10;"):
         list(own.rows(path, columns))

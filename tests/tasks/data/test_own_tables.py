@@ -180,7 +180,7 @@ def test_a_list_in_a_cell_is_read_or_refused(cell, labels, tmp_path):
         return
     with pytest.raises(DataError, match=f"line {3 + cell.count(chr(10))}: tags ") as caught:
         list(own.several(tmp_path / "own.csv", "text", "tags", None))
-    assert caught.value.key == "own.csv"
+    assert "own.csv" in str(caught.value)
 
 
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
