@@ -95,9 +95,12 @@ def check_launcher(cells: Sequence[Cell]) -> tuple[int, str]:
         cost = {}
         for device in ("cuda", "cpu"):
             placed = {"runtime": {**config["runtime"], "device": device}}
-            cost[device] = clock(3600 * sum(estimate.hours({**c.config, **placed}, ASSUMED)[0] for c in cells))
+            labelled = [("", replace(cell, config={**cell.config, **placed})) for cell in cells]
+            cost[device] = estimate.estimate(labelled, store_of(cells), ASSUMED)
+        minutes, hours = cost["cuda"].gpu_minutes(cost["cuda"].total), cost["cpu"].total.hours
         told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
-        told = f"{told} {cost['cuda']} of an H200, and with runtime.device=cpu {cost['cpu']} of this machine's cores"
+        told = f"{told} {clock(60 * minutes)} of an H200, and with runtime.device=cpu"
+        told = f"{told} {clock(3600 * hours)} of this machine's cores"
         told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
         raise compose.ConfigError(told)
     return launch.ready(config["launcher"], config["runtime"])
