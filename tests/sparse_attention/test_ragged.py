@@ -76,6 +76,11 @@ def test_what_is_refused():
         (lambda: sa.sparsemax(scores.transpose(1, 2)), ValueError, "nested scores .B, ., .*see transpose"),
         (lambda: sa.sparsemax(scores, mask=torch.ones(4).bool()), TypeError, "must be nested.*tensor_from_jagged"),
         (lambda: sa.sparsemax(scores, mask=other), ValueError, "the sequences of mask must have the same lengths"),
+        (
+            lambda: sa.sparsemax(scores, mask=jagged([torch.ones(n, 1) for n in (3, 2)]).bool()),
+            ValueError,
+            "have the shape",
+        ),
         (lambda: sa.sparsemax(scores, mask=flat), ValueError, "must have the shape of the scores"),
         (
             lambda: sa.sparsemax(scores, dim=1, gamma=torch.ones(5)),
