@@ -23,7 +23,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from . import operators
-from .masked import masked_rows
+from .masked import masked_rows, readable
 from .ragged import along, over_rows
 from .shape import (
     FULL,
@@ -170,18 +170,13 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
     compilation and forward mode.
     """
     return (
-        scores.device.type == "cpu"
-        and scores.layout is STRIDED
-        and not scores.is_nested
-        and scores.dtype in FULL
+        scores.dtype in FULL
         and scores.ndim > 0
         and dim.__class__ is int
         and (dim == -1 or dim == scores.ndim - 1)
-        and not foreign(scores)
+        and readable(scores)
         and scores.is_contiguous()
         and scores.numel() > 0
-        and not transformed()
-        and _forward_ad._current_level < 0
     )
 
 
