@@ -250,6 +250,8 @@ def test_the_plan_says_which_way_and_why():
     assert "mask" not in plan(q, k, v, mask=padding).reason
     with sa.kernels.use("reference"):
         assert plan(q, k).path == plan(q, k, mapping="softmax").path == "composition"
+    with sa.kernels.use("triton"):
+        assert plan(q, k, v, "fusedmax") == ("composition", "fusedmax has a fused kernel only on CPUs")
     assert plan(q[:, :, :0], k, v).reason == plan(q, k, v[..., :0]).reason == "a dimension is empty"
     with torch.autograd.forward_ad.dual_level():
         assert "forward-mode" in plan(q, k, v).reason
