@@ -66,14 +66,13 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
 
 
 LOADER = """
-from dataclasses import dataclass, field
-from repro.options import integer
+from dataclasses import dataclass
 from tasks.data.dataset import Limited, Loader, make
 from tasks.data.records import Example
 KIND = "texts"
 @dataclass
 class Options(Limited):
-    words: int = field(default=3, metadata=integer().metadata)
+    words: int = 3
 def load(manifest, options, root, progress):
     return make(manifest, KIND, lambda _: {"train": [Example(("a " * options.words,), 0)]}, "mine", sources={"train": 1})
 SETS = {"mine": Loader(KIND, Options, load)}
