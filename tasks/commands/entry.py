@@ -164,14 +164,14 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> t
                 flags[-1], *SHORT.get(name, ()), dest=name, required=required, default=argparse.SUPPRESS, **declared
             )
     if further or free:
-        parser.add_argument("words", nargs="*", default=())
+        parser.add_argument("_words", nargs="*", default=())
     typed = [f"--{word}" if "=" in word and word.partition("=")[0] in keys else word for word in arguments]
     namespace, unasked = parser.parse_known_intermixed_args(typed)
     if unasked:
         raise ValueError(_unasked(unasked[0], flags, typed, free))
     options = vars(namespace)
     names, overrides = [options.pop(name) for name in needed], []
-    for word in options.pop("words", ()):
+    for word in options.pop("_words", ()):
         if free and ("=" in word or word[:1] in ("+", "~")):
             overrides.append(word)
         elif "=" in word:
