@@ -38,7 +38,7 @@ def main(
             print(", ".join(map(str, made)))
     else:
         if not help:  # before torch is imported
-            check_name(names[0] if 0 < len(names) < 3 else " ".join(names), "figures", "figure")
+            check_name(names[0] if 0 < len(names) < 3 else " ".join(names), "figure", "figures", "paper_figures")
             for other in names[1:]:
                 check_name(other, "experiment", "experiment")
         from tasks.commands import figures

@@ -31,7 +31,7 @@ def main(*names: str, overrides: list[str], records: Path | None = None, plan: b
     from tasks.config.request import REPRODUCE, Request
 
     request = Request.read(overrides, REPRODUCE, names, plan)
-    run = lease.main if request.lease and not request.plan else reproduce.main
+    run = reproduce.plan if plan else lease.main if request.lease else reproduce.main
     if overrides and not names and not help:
         raise ValueError(f"EXPERIMENT is missing; write one without a key: {', '.join(names_in('experiment'))}")
     if help or not names:

@@ -35,4 +35,6 @@ def main(
         return 0
     from tasks.commands import sweep, train
 
-    return sweep.main(request) if request.many else train.main(request, config)
+    if request.many:
+        return sweep.plan(request) if plan else sweep.main(request)
+    return train.main(request, config)

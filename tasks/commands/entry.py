@@ -95,8 +95,9 @@ def _called(text: str, mains: Mapping[str, Main | str], given: list[str]) -> int
     name = "" if "" in mains else given.pop(0) if given else ""
     if name not in mains:
         raise ValueError(_unknown(name, mains) if name else f"name what to do: {', '.join(mains)}; -h prints the help")
-    found = mains[name]
-    main: Main = pkgutil.resolve_name(found) if isinstance(found, str) else found
+    main: Any = mains[name]
+    if isinstance(main, str):
+        main = pkgutil.resolve_name(main)
     wants = inspect.signature(main, eval_str=True).parameters
     if asked and "help" not in wants:
         return 0
@@ -138,40 +139,41 @@ class Parser(argparse.ArgumentParser):
 def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     """Parse a command line into its words and its options. Raises ValueError if it is invalid."""
     parser, keys, flags = Parser(add_help=False, allow_abbrev=False), set(), []
-    needed = [name for name, one in wants.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-    further, free = any(one.kind is one.VAR_POSITIONAL for one in wants.values()), "overrides" in wants
-    for name, one in wants.items():
-        kind, several = one.annotation, typing.get_origin(one.annotation) is list
+    needed = [name for name, parameter in wants.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    further = inspect.Parameter.VAR_POSITIONAL in [parameter.kind for parameter in wants.values()]
+    free = "overrides" in wants
+    for name, parameter in wants.items():
+        kind, several = parameter.annotation, typing.get_origin(parameter.annotation) is list
         if several or types.NoneType in typing.get_args(kind):
             kind = typing.get_args(kind)[0]
         if typing.get_origin(kind) is typing.Literal:
-            how: dict[str, Any] = {"choices": typing.get_args(kind)}
+            declared: dict[str, Any] = {"choices": typing.get_args(kind)}
         else:
-            how = {"type": kind}
+            declared = {"type": kind}
         if name in needed:
-            parser.add_argument(name, metavar=name.upper(), **how)
-        elif name not in ("overrides", "help") and one.kind is one.KEYWORD_ONLY:
+            parser.add_argument(name, metavar=name.upper(), **declared)
+        elif name not in ("overrides", "help") and parameter.kind is parameter.KEYWORD_ONLY:
             key = name.strip("_").replace("paths_", "paths.").replace("_", "-")
             flags.append(f"--{key}")
             if kind is bool:
-                how = {"action": "store_true"}
+                declared = {"action": "store_true"}
             else:
                 keys.add(key)
             if several:  # beside words, an option takes one value
-                how |= {"action": "append"} if further else {"action": "extend", "nargs": "+"}
-            required = one.default is one.empty
+                declared |= {"action": "append"} if further else {"action": "extend", "nargs": "+"}
+            required = parameter.default is parameter.empty
             parser.add_argument(
-                flags[-1], *SHORT.get(name, ()), dest=name, required=required, default=argparse.SUPPRESS, **how
+                flags[-1], *SHORT.get(name, ()), dest=name, required=required, default=argparse.SUPPRESS, **declared
             )
     if further or free:
-        parser.add_argument("words", nargs="*", default=())
+        parser.add_argument("_words", nargs="*", default=())
     typed = [f"--{word}" if "=" in word and word.partition("=")[0] in keys else word for word in arguments]
-    found, left = parser.parse_known_intermixed_args(typed)
-    if left:
-        raise ValueError(_unasked(left[0], flags, typed, free))
-    options = vars(found)
+    namespace, unasked = parser.parse_known_intermixed_args(typed)
+    if unasked:
+        raise ValueError(_unasked(unasked[0], flags, typed, free))
+    options = vars(namespace)
     names, overrides = [options.pop(name) for name in needed], []
-    for word in options.pop("words", ()):
+    for word in options.pop("_words", ()):
         if free and ("=" in word or word[:1] in ("+", "~")):
             overrides.append(word)
         elif "=" in word:

@@ -204,28 +204,35 @@ def new_folder(root: Path, words: str) -> Path:
 # ---- running
 
 
-def main(request: Request) -> int:
-    """Run a sweep or print its plan, with the configurations that cannot be run; raises the same errors as `reproduce.main`.
-
-    Returns the exit status, 1 if a cell failed.
-    """
-    outlined = outline(request)
-    store = reproduce.store_of([outlined.cells])
-    before = earlier(request, store.root / "sweeps")
-    if (more := grown(request, outlined, before)) is not request:
-        request, outlined = more, outline(more)
-    tell(replace(outlined, wrong={}) if request.plan else outlined)
+def plan(request: Request) -> int:
+    """Print the plan of a sweep, with the configurations that cannot be run. Returns exit status 0. Raises ConfigError."""
+    request, outlined = whole(request)
+    tell(replace(outlined, wrong={}))
     one = outlined.experiment
-    if request.plan:
-        labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
-        print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}", outlined.wrong))
-        return 0
+    labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
+    print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}", outlined.wrong))
+    return 0
+
+
+def main(request: Request) -> int:
+    """Run a sweep; raises the same errors as `reproduce.main`. Returns the exit status, 1 if a cell failed."""
+    request, outlined = whole(request)
+    tell(outlined)
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
         raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
+    store = reproduce.store_of(outlined.cells)
     folder = folder_of(store.root / "sweeps", request, outlined)
-    made = reproduce.prepared([one], request.overrides, [outlined.cells], folder.name)
+    made = reproduce.prepared([outlined.experiment], [outlined.cells], request.overrides, folder.name)
     return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
+
+
+def whole(request: Request) -> tuple[Request, Outline]:
+    """The request and its cells, with the seeds of an earlier sweep with the same name (`grown`)."""
+    outlined = outline(request)
+    before = earlier(request, reproduce.store_of(outlined.cells).root / "sweeps")
+    more = grown(request, outlined, before)
+    return (request, outlined) if more is request else (more, outline(more))
 
 
 def tell(outlined: Outline) -> None:

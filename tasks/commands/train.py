@@ -38,7 +38,7 @@ def run(config: Mapping[str, Any]) -> Ended:
     import torch
 
     try:
-        reproduce.check_launcher([[cells.Cell(config, compose.module_of(config))]])
+        reproduce.check_launcher([cells.Cell(config, compose.module_of(config))])
         torch.set_num_threads(config["runtime"]["threads"])
         cell = cells.prepare(cells.Cell(config, compose.module_of(config)), Progress())
         store = Store(config["paths"]["outputs"])

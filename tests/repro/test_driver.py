@@ -251,8 +251,8 @@ def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, m
     monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
     monkeypatch.setattr(reproduce, "ASSUMED", replace(reproduce.ASSUMED, slowness=lambda: 1.0))
 
-    def begin(*words):
-        reproduce.main(Request.read([f"paths.outputs={tmp_path}", *words], REPRODUCE, ["niculae2017_table2"]))
+    def begin(*words, run=reproduce.main):
+        run(Request.read([f"paths.outputs={tmp_path}", *words], REPRODUCE, ["niculae2017_table2"]))
 
     with pytest.raises(
         compose.ConfigError, match=r"needs a GPU.* 7 min of an H200, .*device=cpu 4 h .*slurm_gpu, .*cpu"
@@ -260,7 +260,7 @@ def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, m
         begin("profile=gpu")
     with pytest.raises(SystemExit, match="prepared"):
         begin("profile=gpu", "runtime.device=cpu")
-    begin("profile=gpu", "--plan")
+    begin("profile=gpu", run=reproduce.plan)
     assert re.search(
         r"6 to run; about 16 min .* 7.0 GPU-minutes with 6 cells at a time on a GPU", capfd.readouterr().out
     )

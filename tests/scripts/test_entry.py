@@ -19,10 +19,10 @@ def one(
 
 
 @command
-def many(*names: str, to: Path, also: list[str] = (), fail: str = "") -> None:
+def many(*names: str, to: Path, also: list[str] = (), fail: str = "", words: list[int] = ()) -> None:
     if fail:
         raise {"value": ValueError, "store": StoreError, "disk": OSError, "bug": RuntimeError}[fail]("so")
-    print(names, to, *also)
+    print(names, to, *also, *words)
 
 
 def test_words_values_and_flags(capsys):
@@ -32,8 +32,10 @@ def test_words_values_and_flags(capsys):
     assert capsys.readouterr().out == f"{said}\n"
     assert one(["c", "a", "x=1", "--only", "p", "--only=q"]) == 3  # the option twice
     assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, None, ''" in capsys.readouterr().out
-    assert many(["x", "--to", "-", "--also", "p", "y", "-"]) == 0  # beside names an option takes one value
-    assert capsys.readouterr().out == f"('x', 'y', '-') {Path('-')} p\n"
+    assert (
+        many(["x", "--to", "-", "--also", "p", "y", "-", "--words", "7"]) == 0
+    )  # beside names an option takes one value
+    assert capsys.readouterr().out == f"('x', 'y', '-') {Path('-')} p 7\n"
 
 
 REFUSED = """

@@ -277,7 +277,7 @@ def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_p
     with pytest.raises(ConfigError, match="cannot be written: Read-only file system"):
         resolved("mapping=softmax,sparsemax")
     asked = ["task=toy", "mapping=softmax,sum_normalization,sparsemax", "--plan", f"paths.outputs={tmp_path}"]
-    assert sweep.main(read(*asked)) == 0
+    assert sweep.plan(read(*asked)) == 0
     told, said = capsys.readouterr().out.splitlines(), "mapping=sum_normalization  cannot be run: mapping=sum_normal"
     assert any(line.startswith(f"  {said}") for line in told) and "1 cannot be run: nothing starts" in told[-1]
     assert len(sweep.outline(read(*asked)).cells) == 2

@@ -23,7 +23,7 @@ from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
-from tasks.data.read.labelled import listed
+from tasks.data.read.labelled import AS_LISTS, is_list
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
@@ -245,16 +245,13 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
-    """Text and labels of each record; the labels are a list, also as text in a cell, or one cell with `separator` between them."""
+    """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
     for line, place, entry in objects(path, {text: SCALARS, label: (*SCALARS, list)}):
         row, value = Row((), path, line, place), entry[label]
+        if isinstance(value, str) and is_list(value):
+            raise row.wrong(f"{label} is a list written as a text, {value[:40]!r}", "labels", AS_LISTS)
         if not isinstance(value, list):
-            try:
-                found = listed(value) if isinstance(value, str) else None
-            except ValueError as error:
-                step = "write them as ['a', 'b']; or with a sign between them, as a|b, and set data.separator='|'"
-                raise row.wrong(f"{label} {error}", "labels", step) from error
-            value = (cell(value).split(separator) if value not in (None, "") else []) if found is None else found
+            value = cell(value).split(separator) if value not in (None, "") else []
         labels = [cell(one).strip() if isinstance(one, SCALARS) else "" for one in value]
         if "" in labels:
             raise row.wrong(f"{label} has a label without a name", "a name for each label")

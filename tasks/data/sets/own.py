@@ -21,7 +21,7 @@ from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
-from tasks.data.read.labelled import is_list, joined
+from tasks.data.read.labelled import AS_LISTS, is_list, joined
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.own import setting
 from tasks.data.read.pairs import Translated
@@ -204,11 +204,11 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
     sign = joined(found)
     if several := [name for name in found if is_list(name)] or [name for name in found if sign and sign in name]:
         row = next(row for row in rows if row.cells[-1] in several)
-        separator = None if is_list(several[0]) else sign
-        ways = setting(text=options.text[0], label=[options.label], separator=separator)
-        step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
+        ways = setting(text=options.text[0], label=[options.label], separator=sign or None)
+        read = AS_LISTS if is_list(several[0]) else f"read them as several labels: task=multilabel data=features {ways}"
+        step = f"{read}; or keep each as one class: {setting(classes=list(found))}"
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
-        raise row.wrong(said, "one class", step + setting(classes=list(found)))
+        raise row.wrong(said, "one class", step)
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         path, step = rows[0].path if rows else Path(str(options.path)), "correct data.label, or list data.classes"
         if len(found) == 1:

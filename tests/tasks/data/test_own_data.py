@@ -170,7 +170,8 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     assert sum(map(len, splits.values())) == 900 and min(map(len, splits.values())) >= 3
     owner = {p.source: s for s in SPLITS for p in splits[s]}
     texts = list(owner)
-    assert all(owner[texts[i]] == owner[texts[k]] for i, k in near_pairs(texts)[0].T.tolist())
+    near = near_pairs(texts)[0].T.tolist()
+    assert len(near) >= 300 and all(owner[texts[i]] == owner[texts[k]] for i, k in near)
     again = opened("files", path=str(path)).read(None)  # the kept split
     assert all(list(again[s]) == list(splits[s]) for s in SPLITS)
     path.write_text("\n".join(lines[:6]) + "\n")
