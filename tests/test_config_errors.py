@@ -152,15 +152,20 @@ def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
     for value in wrong:
         with pytest.raises(compose.ConfigError) as caught:
             read(Options, {"key": value}, "node")
-        assert str(caught.value).startswith(f"node.key={value!r} ")
+        told = str(caught.value)
+        assert told.startswith(f"node.key={value!r} ") and told.endswith(" or null") == (None in good)
 
 
 def test_a_field_without_a_kind_takes_what_its_type_says():
     @dataclass
     class Options:
         key: Mapping[str, Any]
+        words: tuple[str, ...] = ()
 
-    assert read(Options, {"key": {"a": 1}}).key == {"a": 1}
+    made = read(Options, {"key": {"a": 1}, "words": [["a", "b"], "c"]})  # the list of an anchor within a list
+    assert made == Options({"a": 1}, ("a", "b", "c"))
+    with refused(compose.ConfigError, "words=[['a'], 3] has 3 at place 2, which must be text"):
+        read(Options, {"key": {}, "words": [["a"], 3]})
     for value in ([], "a", {1: 2}):
         with refused(compose.ConfigError, f"key={value!r} "):
             read(Options, {"key": value})
