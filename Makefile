@@ -16,7 +16,7 @@ SETUP  = test -n "$(PYTHON)" || { echo "no python3 here; on Debian and Ubuntu: a
 PAGES := $(sort $(basename $(notdir $(wildcard configs/experiment/*.yaml))))
 # Tests that depend on the processor, and the settings that make a processor with AVX-512 compute like one without.
 CPU_TESTS := tests/test_golden.py tests/tasks/vqa/test_mcan.py tests/tasks/seq2seq/test_lstm.py tests/tasks/classification/test_esim.py \
-	tests/tasks/fairseq_plugin/test_step.py $(addprefix tests/sparse_attention/,kernels/test_native.py kernels/test_fused_attention.py fused/test_key_cache.py)
+	tests/tasks/fairseq_plugin/test_step.py $(addprefix tests/sparse_attention/,kernels/test_native.py kernels/test_fused_attention.py attention/test_key_cache.py)
 AVX2 := ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 MKL_ENABLE_INSTRUCTIONS=AVX2 SPARSE_ATTENTION_NATIVE_ISA=avx2
 # The experiments named <paper>_<table>; PAPER=all selects every paper.
 TABLES := $(sort $(basename $(notdir $(wildcard configs/experiment/*[0-9][0-9][0-9][0-9]_*.yaml))))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 import sparse_attention as sa
 from benchmarks.table import backward, medians, peak_memory
-from sparse_attention.fused import composition
+from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
 
 LONGEST_COMPOSITION = 4096

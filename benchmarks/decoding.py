@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 import sparse_attention as sa
 from benchmarks.table import medians
-from sparse_attention.fused import composition
+from sparse_attention.attention import composition
 
 
 @dataclass(frozen=True)

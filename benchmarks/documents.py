@@ -99,7 +99,7 @@ def step(mapping: str, path: str, sizes: Sizes) -> Work:
 def names() -> list[str]:
     """Softmax, and the mappings with a fused kernel."""
     x = torch.ones(1, 1, 128, 8)
-    return ["softmax", *(m for m in models.row_mappings() if sa.fused.plan(x, x, x, m).path == "fused")]
+    return ["softmax", *(m for m in models.row_mappings() if sa.attention.plan(x, x, x, m).path == "fused")]
 
 
 def measure(sizes: Sizes, count: int, mappings: Sequence[str]) -> list[Row]:

@@ -33,7 +33,7 @@ LATEX = math_core.LatexToMathML(fancy_error=False)
 SCROLLS = "display: inline-block; max-width: 100%; overflow-x: auto; overflow-y: hidden; vertical-align: middle"
 MARKUP = re.compile(r"\\[A-Za-z({\[]+|:(?:math|func|class):|^\.\. \w+::", re.M)
 GALLERY = "docs/reference/mappings/README.md"
-MODULES = ("nn", "fused", "losses", "prox", "quality", "structured", "integrations.transformers")
+MODULES = ("nn", "attention", "losses", "prox", "quality", "structured", "integrations.transformers")
 MODULES += ("integrations.sdpa", "integrations.entmax", "kernels")
 
 
@@ -89,7 +89,7 @@ def api() -> str:
     """A heading for each public function, from the stubs that `make pages` writes, and one for each public module."""
     stubs = (ROOT / "sparse_attention" / "__init__.pyi").read_text(encoding="utf-8")
     names = re.findall(r"^from \.(\S+) import (\w+) as \w+$", stubs, re.M)
-    names.sort(key=lambda found: not found[0].startswith(("mappings", "fused")))  # the functions first
+    names.sort(key=lambda found: not found[0].startswith(("mappings", "attention")))  # the functions first
     told = ["# API", "", "## Functions and classes", ""]
     told += [f"::: sparse_attention.{module}.{name}" for module, name in names]
     for module in MODULES:

@@ -21,13 +21,13 @@ from _entry import command
 @command
 def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: str | None = None) -> None:
     from repro.plugins import listed
-    from tasks import load
+    from tasks import use
     from tasks.commands import compare
     from tasks.config.request import Request
     from tasks.data import Progress
 
-    cell = str(load.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
-    from tasks.load.scoring import evaluate, one_by_one
+    cell = str(use.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
+    from tasks.use.scoring import evaluate, one_by_one
 
     for each in one_by_one(Request.read(overrides).overrides):
         found = evaluate(cell, each, paths_outputs, progress=Progress(), plugins=listed(plugins))

@@ -23,7 +23,7 @@ def main(cell: str, folder: str, *, onnx: bool = False, fairseq: Path | None = N
     if fairseq and not fairseq.is_file():
         raise ValueError(f"--fairseq={fairseq} is not a file; name a file with one source text per line")
     from repro.plugins import listed, naming
-    from tasks.load.export import export
+    from tasks.use.export import export
 
     sources = fairseq.read_text(encoding="utf-8").splitlines() if fairseq else None
     made = export(cell, folder, paths_outputs, sources, onnx=onnx, plugins=listed(plugins))

@@ -26,10 +26,10 @@ def main(
     images: str | None = None, digits: str | None = None, plugins: str = "", paths_outputs: str | None = None,
 ) -> None:  # fmt: skip
     from repro.plugins import listed
-    from tasks.load import find_cell
+    from tasks.use import find_cell
 
     folder = find_cell(paths_outputs, cell)  # before torch is imported, which takes seconds
-    from tasks.load import lines, load_cell
+    from tasks.use import lines, load_cell
 
     model = load_cell(folder, paths_outputs, overrides, plugins=listed(plugins))
     given = {name: value for name, value in (("images", images), ("digits", digits)) if value is not None}

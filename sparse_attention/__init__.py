@@ -28,7 +28,7 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
                  SoftmaxSequence TopK TopP Tvmax ContinuousSoftmax ContinuousTriweight ContinuousBiweight
                  ContinuousSparsemax ContinuousMixture; each is a Mapping
     registry     make names spec register; Param Spec Mapping UnknownMappingError
-    attention    sparse_attention KeyCache; fused (plan), nn (modules), integrations (with other packages)
+    attention    sparse_attention KeyCache; attention (plan), nn (modules), integrations (with other packages)
     losses       losses, max_omega, prox
     analysis     quality
     other        kernels, structured, continuous, __version__

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from . import fused as fused
+from . import attention as attention
 from . import integrations as integrations
 from . import kernels as kernels
 from . import losses as losses
@@ -10,10 +10,10 @@ from . import nn as nn
 from . import prox as prox
 from . import quality as quality
 from . import structured as structured
+from .attention.attention import sparse_attention as sparse_attention
+from .attention.cache import KeyCache as KeyCache
 from .describe import Param as Param
 from .describe import Spec as Spec
-from .fused.attention import sparse_attention as sparse_attention
-from .fused.cache import KeyCache as KeyCache
 from .losses.fenchel_young import max_omega as max_omega
 from .mappings import continuous as continuous
 from .mappings.alpha_relu import alpha_relu as alpha_relu

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from . import __version__, fused, kernels, make, names, spec
+from . import __version__, attention, kernels, make, names, spec
 
 LARGEST = 2e-5  # allowed difference of float32 weights, and of gradients of unit size, from the reference in float64
 ROUNDS = 9
@@ -44,8 +44,8 @@ def main() -> int:
     q, k, v = (torch.randn(1, 4, 1024, 64, device=device, requires_grad=True) for _ in range(3))
     attends: dict[str, Callable[[], Tensor]] = {
         "softmax": partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, scale=SCALE),
-        "sparsemax": partial(fused.sparse_attention, q, k, v, "sparsemax", causal=True, scale=SCALE),
-        "entmax 1.5": partial(fused.sparse_attention, q, k, v, "entmax", causal=True, scale=SCALE),
+        "sparsemax": partial(attention.sparse_attention, q, k, v, "sparsemax", causal=True, scale=SCALE),
+        "entmax 1.5": partial(attention.sparse_attention, q, k, v, "entmax", causal=True, scale=SCALE),
     }
     _print_times(attends, "softmax", (q, k, v))
     return 0
@@ -66,7 +66,7 @@ def bench() -> int:
     for n in (128, 512, 1024, 2048, 4096):
         q, k, v = (torch.randn(1, 4, n, 64, device=device, requires_grad=True) for _ in range(3))
         calls: dict[str, Callable[[], Tensor]] = {
-            name: partial(fused.sparse_attention, q, k, v, name, causal=True, scale=SCALE) for name in COMPARED
+            name: partial(attention.sparse_attention, q, k, v, name, causal=True, scale=SCALE) for name in COMPARED
         }
         torchs = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, scale=SCALE)
         ratio = _print_ratios(

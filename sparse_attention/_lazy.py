@@ -7,17 +7,17 @@ import importlib
 
 from . import registry
 
-MODULES = ("fused", "integrations", "nn", "prox", "structured")
-FUSED = ("KeyCache", "sparse_attention")
+MODULES = ("attention", "integrations", "nn", "prox", "structured")
+ATTENTION = ("KeyCache", "sparse_attention")
 OTHERS = "Mapping Param Spec UnknownMappingError continuous kernels losses make max_omega names quality register spec"
-PUBLIC = [*OTHERS.split(), *MODULES, *FUSED, *registry.public()]
+PUBLIC = [*OTHERS.split(), *MODULES, *ATTENTION, *registry.public()]
 
 
 def __getattr__(name: str) -> object:
-    if name in MODULES:
+    if name in (*MODULES, "fused"):
         return importlib.import_module(f".{name}", __package__)
-    if name in FUSED:
-        return getattr(importlib.import_module(".fused", __package__), name)
+    if name in ATTENTION:
+        return getattr(importlib.import_module(".attention", __package__), name)
     known = {} if name.startswith("_") else registry.public()
     if name not in known:
         near = difflib.get_close_matches(name, [*PUBLIC, *known], n=1)

@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 
-from .fused import sparse_attention
-from .fused.call import over_rows, takes_bias
-from .fused.reading import read as product
-from .fused.reading import scores, weighed
-from .integrations.masks import separate
+from .attention import sparse_attention
+from .attention.call import over_rows, takes_bias
+from .attention.reading import read as product
+from .attention.reading import scores, weighed
+from .masks import separate
 from .registry import Mapping, checked, make, shown, spec
 from .rows.shape import PLAIN, as_node, asynchronous, foreign, lengths_of
 
@@ -78,7 +78,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     which torch's module does not have: then load with ``strict=False``, in both directions.
 
     Masks follow torch, which is the opposite of the rest of this library: in a boolean mask, **True hides a key**. A
-    floating-point mask is added to the scores; -inf and numbers at or below -5000 (`integrations.masks.HIDDEN`) hide a
+    floating-point mask is added to the scores; -inf and numbers at or below -5000 (`masks.HIDDEN`) hide a
     key.
 
     Three cases differ from torch: a query with no visible key returns zeros before the output projection (torch: NaN); nested

@@ -53,7 +53,7 @@ def test_no_string_names_a_module_of_a_room_above():
         nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         strings = (str(node.value) for node in nodes if isinstance(node, ast.Constant))
         named |= {(module(path), s) for s in strings if of_ours.match(s)}
-    order = "scripts.train tasks.commands.train tasks.load repro.report.page repro.cell repro.files".split()
+    order = "scripts.train tasks.commands.train tasks.use repro.report.page repro.cell repro.files".split()
     places = [ROOT / name.replace(".", "/") for name in order]
     assert [p for p in places if not (p.is_dir() or p.with_suffix(".py").is_file())] == [], "no such module"
     heights_of = list(map(height, order))

@@ -16,7 +16,8 @@ from __future__ import annotations
 import importlib as _importlib
 import pkgutil as _pkgutil
 
-from .masks import separate, treat_as_masked
+from .. import masks
+from ..masks import separate, treat_as_masked
 
 _ROOMS = {found.name for found in _pkgutil.iter_modules(__path__) if not found.name.startswith("_")}
 __all__ = ["separate", "treat_as_masked"]

@@ -24,12 +24,12 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
-from ..fused import sparse_attention
-from ..fused.attention import replacing, torchs
-from ..fused.call import checked, mapped, named
-from ..fused.nested import by_length, unpacked
+from ..attention import sparse_attention
+from ..attention.attention import replacing, torchs
+from ..attention.call import checked, mapped, named
+from ..attention.nested import by_length, unpacked
+from ..masks import separate
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
-from .masks import separate
 
 _THEIRS = F.scaled_dot_product_attention
 _WITHOUT = {  # functions that compute attention by softmax without calling scaled_dot_product_attention
@@ -77,7 +77,7 @@ def scaled_dot_product_attention(
         query: ``[..., H, n, d]``. key: ``[..., G, m, d]``. value: ``[..., G, m, e]``. The first dimensions broadcast, and
             may be missing. All three may be nested tensors, without attn_mask.
         attn_mask: broadcastable to ``[..., H, n, m]``: bool (True = keep), or numbers of float32 or query's dtype, which
-            are added to the scores, where -inf and numbers at or below -5000 hide the key (`integrations.masks.HIDDEN`).
+            are added to the scores, where -inf and numbers at or below -5000 hide the key (`masks.HIDDEN`).
             Also torch's causal_lower_right and causal_upper_left.
         dropout_p: the share of the weights set to zero, in training and in evaluation.
         is_causal: query i sees keys 0 to i, also where n and m differ (`sparse_attention` aligns the last ones).

@@ -26,14 +26,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..fused import KeyCache, sparse_attention
-from ..fused.cache import at_support
-from ..fused.reading import read as product
-from ..fused.reading import scores, weighed
+from ..attention import KeyCache, sparse_attention
+from ..attention.cache import at_support
+from ..attention.reading import read as product
+from ..attention.reading import scores, weighed
+from ..masks import HIDDEN, separate
 from ..nn import MultiheadAttention
 from ..registry import make, names, spec
 from ..rows.shape import asynchronous, foreign, lengths_of
-from .masks import HIDDEN, separate
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel

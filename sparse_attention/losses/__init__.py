@@ -12,7 +12,6 @@ sparsegen. The SparseMAP losses are Fenchel-Young losses over structures (Nicula
 scores are not regularised.
 """
 
-from ..structured.losses import sparsemap_matching_loss, sparsemap_sequence_loss, sparsemap_tree_loss
 from .fenchel_young import entmax_loss, fenchel_young, fusedmax_loss, max_omega, softmax_loss, sparsemax_loss
 from .hinge import sparsegen_hinge, sparsehourglass_hinge
 from .modules import (
@@ -25,6 +24,7 @@ from .modules import (
     SparsemaxLoss,
 )
 from .regularisers import REGULARISERS
+from .structures import sparsemap_matching_loss, sparsemap_sequence_loss, sparsemap_tree_loss
 
 __all__ = [
     "REGULARISERS",

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import mappings  # noqa: F401  (registers them)
 from ..describe import LEARNED, Param, Spec
 from ..registry import Mapping, make, shown, spec
 from ..rows.forward_mode import forward_levels, integral, split

@@ -22,8 +22,8 @@ from tasks.data.records import Pair
 from tasks.data.symbols import EOS, SPECIAL
 from tasks.draw import attention
 from tasks.draw.attention import Example, Panel, Row
-from tasks.load.model import Loaded, load_cell
 from tasks.seq2seq import alignment
+from tasks.use.model import Loaded, load_cell
 
 
 @dataclass

@@ -24,8 +24,8 @@ from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.data import is_own
 from tasks.draw import terminal
-from tasks.load.finding import of_other_code
 from tasks.loggers import make_loggers
+from tasks.use.finding import of_other_code
 
 POLL_SECONDS = 5.0
 STEADY = replace(ASSUMED, slowness=lambda: 1.0)  # for the pages, which must be the same on every machine

@@ -28,8 +28,8 @@ from tasks.config import compose, overrides, pages
 from tasks.config.options import Problem, names_in
 from tasks.config.request import HELP, Request, parse, spelled
 from tasks.data import DataError, Progress
-from tasks.load.finding import of_other_code
 from tasks.loggers import make_loggers
+from tasks.use.finding import of_other_code
 
 JOBS = "SPARSE_ATTENTION_JOBS"  # variable: folder where each job of a sweep, in any process, leaves a file at its end
 STATUS = {"done": 0, "queued": 0, "failed": 1, "wrong": 2}  # exit status of a cell

@@ -21,7 +21,7 @@ from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
 from repro.plugins import naming
 from repro.store import Store, elsewhere
-from tasks import load
+from tasks import use
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.options import ConfigError, Problem, near, quoted
@@ -188,7 +188,7 @@ class Try(reproduce.Driver):
         expected = "" if isinstance(shown, Example) else f" (reference: {shown.references[0]})"
         lines = [fitted(f"attention for a test example: {' | '.join(texts)}{expected}")]
         for label, cell in found.items():
-            model = load.load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
+            model = use.load_cell(cell.entry(self.store).folder, plugins=cell.config["plugins"])
             (said,) = model.predict([texts if len(texts) > 1 else texts[0]])
             lines.append(f"\n{label}: {said.output}\n{terminal.terminal(said, width())}")
         cells, by = list(found.values()), next(iter(found.values())).config["train"]["best_metric"]

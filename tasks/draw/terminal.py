@@ -21,7 +21,7 @@ def terminal(prediction: Any, width: int = 80) -> str:
     """The heat map as lines of text, at most `width` columns wide; a long source continues in another block below.
 
     Args:
-        prediction: as `tasks.load.model.Prediction`, with attention [T, S], S source_tokens and T output_tokens.
+        prediction: as `tasks.use.model.Prediction`, with attention [T, S], S source_tokens and T output_tokens.
 
     Raises ValueError if the model has no attention.
     """

@@ -10,7 +10,7 @@ from torch._subclasses import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
-from sparse_attention.fused import composition, forms, reading
+from sparse_attention.attention import composition, forms, reading
 from sparse_attention.kernels.triton import _INTERPRETED, attention
 
 pytestmark = pytest.mark.gpu
@@ -113,7 +113,7 @@ def apart(tensors: list[Tensor], device: str, dtype: torch.dtype, second: bool =
         own |= {key: own[key].to(to, copy=True).requires_grad_() for key in learned}
         leaves = [*(x.to(where, to, copy=True).requires_grad_() for x in tensors), *(own[key] for key in learned)]
         with sa.kernels.use(sa.kernels.active() if to is dtype else "reference"):
-            assert sa.fused.plan(*leaves[:3], **own).path == ("fused" if to is dtype else "composition")
+            assert sa.attention.plan(*leaves[:3], **own).path == ("fused" if to is dtype else "composition")
             out = sa.sparse_attention(*leaves[:3], **own)
             plain = torch.autograd.grad(out.sum(), leaves, retain_graph=True)  # of a vector without memory of its own
             first = torch.autograd.grad(out.square().sum(), leaves, create_graph=second, retain_graph=True)
@@ -231,7 +231,7 @@ def test_compiled_calls_take_learned_forms(device, launched) -> None:
 
 @pytest.mark.parametrize("compiled", [False, True])
 def test_a_kernel_that_does_not_start_is_replaced_in_the_backward(compiled, device, monkeypatch) -> None:
-    from sparse_attention.fused import operator
+    from sparse_attention.attention import operator
     from sparse_attention.kernels.triton import LaunchFailed
 
     def broken(*_: Any) -> None:
@@ -375,5 +375,5 @@ def test_what_the_kernels_refuse(device) -> None:
     assert "torch.float64" in attention.refusal(q.double(), q.double(), q.double(), 2.0)
     assert "torch.float16" in attention.refusal(q, q.half(), q, 2.0)
     assert attention.refusal(q, q, q, 1.1) is None
-    plan = sa.fused.plan(*[q.unsqueeze(0)] * 3, "entmax", alpha=torch.tensor([1.05, 2.0], device=device))
+    plan = sa.attention.plan(*[q.unsqueeze(0)] * 3, "entmax", alpha=torch.tensor([1.05, 2.0], device=device))
     assert plan.path == "composition" and "alpha ranges from 1.05 to 2; fused are 1.1 to 2" in plan

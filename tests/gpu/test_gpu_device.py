@@ -71,7 +71,7 @@ def test_a_kernel_that_does_not_fit_is_given_up_with_one_warning(device, launche
         assert len(torch.autograd.grad(out.sum(), leaves)) == 3
         again = sa.sparse_attention(*leaves, "sparsemax")
     assert len([w for w in seen if "did not start" in str(w.message)]) == 1 and not {*launched} & {*KERNELS}
-    assert "did not start" in sa.fused.plan(*leaves).reason
+    assert "did not start" in sa.attention.plan(*leaves).reason
     monkeypatch.undo()
     assert float((sa.sparse_attention(*leaves, "sparsemax") - again).abs().max()) < 2e-2
 

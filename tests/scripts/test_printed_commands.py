@@ -20,7 +20,7 @@ from tasks.config.options import ConfigError, quoted
 from tasks.config.request import TRAIN, Request, parsed, settable
 from tasks.data import DataError, open_data
 from tasks.data.read.guess import guess
-from tasks.load import NoCell, find_cell
+from tasks.use import NoCell, find_cell
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGE = "a b & it's, (2) %"  # of a folder

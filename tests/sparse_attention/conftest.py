@@ -5,7 +5,7 @@ import torch
 
 import sparse_attention as sa
 from sparse_attention import registry
-from sparse_attention.fused import choice
+from sparse_attention.attention import choice
 
 
 def _works(name: str) -> bool:

@@ -147,7 +147,7 @@ def test_a_function_from_outside_gets_the_whole_contract():
 def entry_points():
     transformers = pytest.importorskip("sparse_attention.integrations.transformers")
     sdpa, losses = sa.integrations.sdpa, sa.losses
-    attention = [sa.sparse_attention, sa.fused.plan, sa.KeyCache, sdpa.scaled_dot_product_attention, sdpa.use]
+    attention = [sa.sparse_attention, sa.attention.plan, sa.KeyCache, sdpa.scaled_dot_product_attention, sdpa.use]
     modules = [sa.nn.replace, sa.nn.MultiheadAttention, sa.nn.over_keys, sa.make, sa.Mapping.forward]
     others = [losses.fenchel_young, losses.max_omega, losses.FenchelYoungLoss, sa.integrations.treat_as_masked]
     return [*attention, *modules, *others, transformers.register, transformers.use]

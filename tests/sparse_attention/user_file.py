@@ -47,7 +47,7 @@ def losses(scores: Tensor, classes: Tensor) -> Tensor:
 def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, str]:
     out: Tensor = sa.sparse_attention(q, k, v, causal=True)
     with_weights, weights = sa.sparse_attention(q, k, v, "entmax", alpha=1.5, need_weights=True)
-    plan: sa.fused.Plan = sa.fused.plan(q, k, v, "sparsemax")
+    plan: sa.attention.Plan = sa.attention.plan(q, k, v, "sparsemax")
     cache = sa.KeyCache("sparsemax")
     cache.append(k, v)
     return out + with_weights + cache.attend(q), weights, plan.reason

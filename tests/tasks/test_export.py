@@ -16,8 +16,8 @@ from huggingface_hub import ModelCard
 
 from repro.protocol import Metric
 from repro.store import Damaged, Store, StoreError
-from tasks.load import NoCell, card, evaluate, lines, load_cell
-from tasks.load.export import export
+from tasks.use import NoCell, card, evaluate, lines, load_cell
+from tasks.use.export import export
 
 ALONE = """
 import os, runpy, sys

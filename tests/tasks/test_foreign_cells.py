@@ -20,8 +20,8 @@ from repro.plugins import Untrusted
 from repro.store import Entry, Level, Store
 from tasks.commands import compare
 from tasks.config.request import Request
-from tasks.load import evaluate, load_cell
-from tasks.load.export import export
+from tasks.use import evaluate, load_cell
+from tasks.use.export import export
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from tasks.data.images import decode
-from tasks.load import load_cell, onnx
-from tasks.load.export import export
+from tasks.use import load_cell, onnx
+from tasks.use.export import export
 
 TEXTS = {name: ["text"] for name in ("sentiment", "reviews")}
 TEXTS |= {name: ["premise", "hypothesis"] for name in ("entailment", "esim_rows")}

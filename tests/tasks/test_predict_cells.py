@@ -17,8 +17,8 @@ from safetensors.torch import load_file, safe_open
 from tasks.data import DataError
 from tasks.data.symbols import SPECIAL, UNK
 from tasks.draw import terminal
-from tasks.load import lines, load_cell
-from tasks.load.model import Prediction
+from tasks.use import lines, load_cell
+from tasks.use.model import Prediction
 
 
 @pytest.fixture(scope="module")

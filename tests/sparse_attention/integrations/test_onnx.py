@@ -216,7 +216,7 @@ def test_attention_in_a_graph_is_the_composition(monkeypatch):
 
     monkeypatch.setattr(torch.onnx, "is_in_onnx_export", lambda: True)
     q = torch.randn(1, 2, 4, 8)
-    assert [sa.fused.plan(q, q, q, mapping=name).path for name in ("sparsemax", "softmax")] == ["composition"] * 2
+    assert [sa.attention.plan(q, q, q, mapping=name).path for name in ("sparsemax", "softmax")] == ["composition"] * 2
     with sa.kernels.use("native"), torch._subclasses.FakeTensorMode() as mode:  # what an exporter traces with
         entries = torch.fx.experimental.proxy_tensor.make_fx(lambda x: sa.fusedmax(x, lam=0.3))(mode.from_tensor(q))
     assert not [n for n in entries.graph.nodes if "sparse_attention" in str(n.target)]

@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 import sparse_attention as sa
 from benchmarks import host
-from sparse_attention.fused import direct
+from sparse_attention.attention import direct
 from sparse_attention.kernels import triton
 from sparse_attention.kernels.triton import attention, launcher
 
@@ -267,7 +267,7 @@ def test_a_wrong_call_after_a_right_one_raises_what_it_did(wrong, recorded, monk
     ways = []
     with sa.kernels.use("triton"):
         for way in (direct.attend, lambda *_: None):  # the second: as if no call were known
-            monkeypatch.setattr(sa.fused.attention, "direct", way)
+            monkeypatch.setattr(sa.attention.attention, "direct", way)
             attend(right)
             recorded.clear()
             changed = {**right, **{name: change(right.get(name)) for name, change in wrong.items()}}
@@ -369,7 +369,7 @@ def test_the_short_way_asks_the_kernels_for_what_the_long_way_asks(given, record
         tensors = [x.requires_grad_(learned) for x in sides()[0]]
         with sa.kernels.use("triton"):
             for way in (direct.attend, lambda *_: None):
-                monkeypatch.setattr(sa.fused.attention, "direct", way)
+                monkeypatch.setattr(sa.attention.attention, "direct", way)
                 out = sa.sparse_attention(*tensors, **given)
                 assert out.shape == (2, 4, 6, 5) and (out.grad_fn is not None) == learned
                 if learned:

@@ -20,11 +20,11 @@ from repro import cell as cells
 from repro.results import records
 from repro.store import Store
 from repro.tables import compare, runs
-from tasks import load
+from tasks import use
 from tasks.config.options import ConfigError
 from tasks.data import NullProgress
 from tasks.data.read.guess import guess
-from tasks.load.scoring import one_by_one
+from tasks.use.scoring import one_by_one
 
 WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]
 COMMON = ("train.max_epochs=1", "train.batch_size=16", "runtime.device=cpu", "runtime.workers=1")
@@ -131,7 +131,7 @@ def test_texts_are_tried_with_two_seeds(tried):
     assert told.count("words ") >= 2  # a drawing for each mapping
     (next_step,) = [line for line in told.splitlines() if "predict.py" in line]
     _, text, _, _, _, cell, outputs, _ = shlex.split(next_step.partition("printf ")[2])
-    assert load.load_cell(cell, outputs.removeprefix("paths.outputs=")).predict([text])[0].output in ("1", "2", "3")
+    assert use.load_cell(cell, outputs.removeprefix("paths.outputs=")).predict([text])[0].output in ("1", "2", "3")
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_every_other_command(commands, folder, tmp_path, monkeypatch, prepared_c
     store, ran = Store(tmp_path / "outputs"), 0
     for name, *arguments in commands[5:]:
         if name == "scripts/evaluate.py":
-            found = load.evaluate(arguments[0], arguments[1:], str(store.root), progress=NullProgress())
+            found = use.evaluate(arguments[0], arguments[1:], str(store.root), progress=NullProgress())
             assert "more/accuracy" in found.metrics and "own data" in found.shortfalls["more"]
             named_by_their_places(arguments[0], store, folder)
             continue
@@ -179,7 +179,7 @@ def named_by_their_places(cell, store, folder):
 
     def scored(path, *more):
         how = ["data=table", f"data.path={path}", "data.text=review", "data.label=stars", *more]
-        found = load.evaluate(cell, how, str(store.root), progress=NullProgress())
+        found = use.evaluate(cell, how, str(store.root), progress=NullProgress())
         return list(found.tests)
 
     assert [scored(name) for name in ("more", "b/more", "a & b/test")] == [["more"], ["b-more"], ["a_b-test"]]

@@ -15,7 +15,6 @@ from tasks.config.options import read
 from tasks.data import NullProgress, open_data
 from tasks.data.errors import DataError
 from tasks.data.symbols import EOS, PAD
-from tasks.load import evaluate
 from tasks.seq2seq import aligner, fertility
 from tasks.seq2seq.aligner import grow_diag_final_and
 from tasks.seq2seq.alignment import alignment_metrics, diagonal, forced, merged, places
@@ -24,6 +23,7 @@ from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.repetition import drop_score, loops, rep_score
 from tasks.seq2seq.scores import meteor
+from tasks.use import evaluate
 
 
 def test_tokens_are_of_words_and_their_weights_are_merged():

@@ -14,9 +14,9 @@ from tasks.config.options import read
 from tasks.data.progress import untold
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, UNK
-from tasks.load.model import load_cell
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import decode
+from tasks.use.model import load_cell
 
 ROWS = [np.array(row, dtype=np.int32) for row in ([4, 9, 15, 6], [7, 7], [20], [11, 12, 13, 14, 22], [5, 9, 5])]
 TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]

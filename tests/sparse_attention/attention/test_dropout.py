@@ -23,7 +23,7 @@ def dropped(share, seed, **given):
     """The dropped weights [H, n, m]: the output at the values I."""
     q, k, _ = tensors(grad=False)
     torch.manual_seed(seed)
-    assert sa.fused.plan(q, k, torch.eye(M)[None, None], dropout=share, **given).path == "fused"
+    assert sa.attention.plan(q, k, torch.eye(M)[None, None], dropout=share, **given).path == "fused"
     return sa.sparse_attention(q, k, torch.eye(M)[None, None], dropout=share, **given)[0]
 
 

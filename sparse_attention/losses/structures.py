@@ -15,7 +15,7 @@ from torch.autograd import Function
 from ..mappings.sparsemap import position_mask, sequence_scores, sparsemap_matching, sparsemap_sequence, sparsemap_tree
 from ..rows.shape import in_float64, last
 from ..rows.slope import Slope, reduced
-from .rows import steps_taken
+from ..structured.rows import steps_taken
 
 
 @in_float64

@@ -11,7 +11,7 @@ import pytest
 from repro.store import Store
 from tasks.config import compose
 from tasks.config.compose import ConfigError
-from tasks.load import NoCell, evaluate, evaluation_config, find_cell, finding, load_cell
+from tasks.use import NoCell, evaluate, evaluation_config, find_cell, finding, load_cell
 
 
 @pytest.fixture(scope="module")

@@ -7,8 +7,8 @@ from random_calls import chosen, exact_output
 from torch import Tensor
 
 import sparse_attention as sa
-from sparse_attention.fused import choice
-from sparse_attention.fused.choice import SHORT
+from sparse_attention.attention import choice
+from sparse_attention.attention.choice import SHORT
 
 
 def check(seed: int, call: dict[str, object] | None = None, mapping: str = "entmax") -> None:
@@ -63,7 +63,7 @@ def test_random_calls_are_the_formula(seeds, mapping, monkeypatch):
         others = ("softmax", "sparsehourglass") if call["q"].dtype == torch.float32 else sa.names()
         if call["k"].shape[2] >= max(choice.SHORT, 32) and call["q"].shape[2] > 1 and call["mapping"] not in others:
             call["q"].requires_grad_()
-            assert sa.fused.plan(**call).path == ("composition" if "need_weights" in call else "fused"), seed
+            assert sa.attention.plan(**call).path == ("composition" if "need_weights" in call else "fused"), seed
 
 
 @pytest.mark.parametrize("alpha", [2.0, 1.5, torch.tensor([1.25, 2.0]), 2.5], ids=["2", "1.5", "per head", "2.5"])

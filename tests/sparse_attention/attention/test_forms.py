@@ -49,7 +49,7 @@ def test_biases_that_are_not_finite(name):
 def test_a_module_that_learns_an_alpha_for_each_head_is_fused():
     x = [t.detach().requires_grad_() for t in tensors(dtype=torch.float32)]
     module = sa.make("entmax", alpha="learned").spread(4, 1)
-    assert sa.fused.plan(*x, module).path == "fused"
+    assert sa.attention.plan(*x, module).path == "fused"
     (slope,) = torch.autograd.grad(sa.sparse_attention(*x, module).square().sum(), module.alpha_logit)
     with sa.kernels.use("reference"):
         (want,) = torch.autograd.grad(sa.sparse_attention(*x, module).square().sum(), module.alpha_logit)
@@ -62,7 +62,7 @@ def test_long_windows_are_exact_also_where_integers_screen_the_keys(name, spread
     n, left = 2600, 2200
     q, k, v = (t.detach()[:1, :1] for t in tensors(n, n, d=64, dtype=torch.float32, spread=spread))
     keep = visible(n, n, left, 0)
-    assert sa.fused.plan(q, k, v, name, window=(left, 0)).path == "fused"
+    assert sa.attention.plan(q, k, v, name, window=(left, 0)).path == "fused"
     out = sa.sparse_attention(q, k, v, name, window=(left, 0))
     p = getattr(sa, name)(q.double() @ k.double().mT / 8, mask=keep)
     torch.testing.assert_close(out.double(), p @ v.double(), atol=1e-4, rtol=0)

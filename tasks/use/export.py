@@ -21,9 +21,9 @@ from repro import cell as cells
 from repro.files import StoreError, explain, read_json, usable, without_paths, write_json
 from repro.store import Entry
 from tasks.data.records import Pair
-from tasks.load.card import card, intervals
-from tasks.load.finding import find_cell
-from tasks.load.model import load_cell
+from tasks.use.card import card, intervals
+from tasks.use.finding import find_cell
+from tasks.use.model import load_cell
 
 # They contain machine details. config.yaml is rewritten; the model card has the relevant parts of the other file.
 LEFT = ("config.yaml", "provenance.json")
@@ -44,8 +44,8 @@ def export(
         what: the cell; see `find_cell`.
         sources: source texts. If given, a checkpoint for fairseq-generate is written too, with these texts encoded for
             it.
-        onnx: also write model.onnx (`tasks.load.onnx`).
-        plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.load.load_cell`.
+        onnx: also write model.onnx (`tasks.use.onnx`).
+        plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.use.load_cell`.
 
     Raises:
         NoCell: no cell matches `what`, or several do.
@@ -59,7 +59,7 @@ def export(
     cell, entry = cells.finished(place), Entry(place)
     cell = cells.admit(place, cell, plugins)
     if onnx:
-        from tasks.load import onnx as graphs
+        from tasks.use import onnx as graphs
 
         if why := graphs.refused(cell.config):
             raise ValueError(f"no {graphs.FILE}: {why}; without --onnx the folder has the weights")

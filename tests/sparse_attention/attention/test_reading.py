@@ -98,7 +98,7 @@ def test_shapes_on_meta_and_of_fake_tensors(name, params):
             assert out.shape == (2, 4, 33, 8) and out.dtype == q.dtype and out.device.type == device
             out, p = sa.sparse_attention(q, k, v, name, need_weights=True, **given, **params)
             assert (p.shape, p.device.type) == ((2, 4, 33, 40), device)
-            assert sa.fused.plan(q, k, v, name, **given, **params).path
+            assert sa.attention.plan(q, k, v, name, **given, **params).path
             (q.grad,) = torch.autograd.grad(out.sum(), q)
             assert q.grad.shape == q.shape
 

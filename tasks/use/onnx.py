@@ -15,7 +15,7 @@ from tasks.classification.models.snli_attentive import Gru
 from tasks.config import models
 from tasks.data.cache import read_meta
 from tasks.data.symbols import FIRST, PAD
-from tasks.load.model import Loaded
+from tasks.use.model import Loaded
 
 FILE = "model.onnx"
 REFUSED = {

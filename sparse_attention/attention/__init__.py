@@ -1,7 +1,7 @@
 """Attention with any mapping in one call: `sparse_attention`; `plan` tells you which path the computation will take.
 
 >>> out = sa.sparse_attention(q, k, v, mapping="sparsemax", causal=True)      # q [B, H, n, d], k and v [B, G, m, d]
->>> sa.fused.plan(q, k, v, mapping="sparsemax", causal=True)
+>>> sa.attention.plan(q, k, v, mapping="sparsemax", causal=True)
 Plan(path='fused', reason='sparsemax has a fused kernel, which takes these')
 """
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from sparse_attention.fused import nested
+from sparse_attention.attention import nested
 
 LENGTHS, OTHERS = (40, 0, 7, 35, 40, 1, 100), (30, 4, 0, 35, 30, 2, 60)
 MAPPINGS = {name: {} for name in ("sparsemax", "softmax", "oscarmax", "sigmoid")}

@@ -28,7 +28,7 @@ from tasks.data.cache import read_meta
 from tasks.data.read.formats import damaged, lines_of
 from tasks.data.read.labelled import feature
 from tasks.draw import terminal
-from tasks.load.model import Loaded, Prediction
+from tasks.use.model import Loaded, Prediction
 
 STEP, WHERE = "correct the line", Path("standard input")
 

@@ -18,7 +18,7 @@ from tasks.config import compose
 from tasks.config.options import quoted
 from tasks.data import SPLITS, DataError, NullProgress, is_own
 from tasks.data.read.own import STEMS, ending, packing
-from tasks.load.finding import NoCell, find_cell, tell_other_code
+from tasks.use.finding import NoCell, find_cell, tell_other_code
 
 NAME = re.compile(r"\w[\w.+-]{0,60}")
 EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set, in addition to data and its family's keys
@@ -38,14 +38,14 @@ def evaluate(
         what: the cell; see `find_cell`.
         overrides: `data=NAME`, `data.KEY=VALUE`, and keys on which the training does not depend (`decode.beam=2`,
             `task.scores=[bleu]`); `data.name=NAME` names the test set.
-        plugins: as in `tasks.load.load_cell`.
+        plugins: as in `tasks.use.load_cell`.
 
     Returns:
         the cell with only this evaluation. Metrics on the cell's own data are named `test/...`; on other data, the
             prefix is the name of the data set, or for your own data that of the file or folder.
 
     Raises:
-        NoCell, StoreError: as in `tasks.load.load_cell`. NoCell also if the cell is not in a store; StoreError also if
+        NoCell, StoreError: as in `tasks.use.load_cell`. NoCell also if the cell is not in a store; StoreError also if
             the evaluation failed.
         ConfigError: an override cannot be set for an evaluation.
     """

@@ -33,7 +33,7 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
 
     Args:
         outputs: folder of the store; None for the one that this machine uses.
-        what: the folder itself (in the store, or written by `tasks.load.export`); an id or its beginning; or a filter
+        what: the folder itself (in the store, or written by `tasks.use.export`); an id or its beginning; or a filter
             `TASK/MAPPING[,KEY=VALUE ...]` that matches exactly one finished cell, e.g. `translation/sparsemax,seed=2`.
 
     Raises:

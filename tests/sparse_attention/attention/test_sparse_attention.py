@@ -233,8 +233,8 @@ def test_compiled_as_one_graph(n, m, name):
 
 def test_the_plan_says_which_way_and_why():
     q, k, v = tensors(n=512, m=512, grad=False)
-    plan = sa.fused.plan
-    assert plan(q, k, v, "softmax") == sa.fused.Plan("sdpa", "softmax is torch's own")
+    plan = sa.attention.plan
+    assert plan(q, k, v, "softmax") == sa.attention.Plan("sdpa", "softmax is torch's own")
     for arguments, reason in (
         ({"mapping": "oscarmax"}, "oscarmax has no fused kernel"),
         ({"mapping": "fusedmax", "lam": torch.ones(4)}, "lam of fusedmax is a tensor"),
@@ -263,7 +263,7 @@ def test_the_plan_says_which_way_and_why():
 
 def test_short_rows_with_gradients_are_one_step():
     def one_step(m, grad=True, dtype=torch.float32, name="sparsemax", **given):
-        return "one step" in sa.fused.plan(*tensors(m=m, grad=grad, dtype=dtype), name, **given).reason
+        return "one step" in sa.attention.plan(*tensors(m=m, grad=grad, dtype=dtype), name, **given).reason
 
     assert one_step(1) and one_step(63) and not one_step(64) and not one_step(63, grad=False)
     assert all(one_step(40, name=name) for name in ("softmax", "entmax", "fusedmax", "sparsegen_lin"))
@@ -301,7 +301,7 @@ def test_what_is_refused_says_what_to_do(wrong, error, says):
         sa.sparse_attention(**{"q": q, "k": k, "v": v, **wrong})
     if "q" not in wrong:
         with pytest.raises(error, match=says):
-            sa.fused.plan(q, k, v, **wrong)
+            sa.attention.plan(q, k, v, **wrong)
 
 
 SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sigmoid", {"bias": -1.0})]
@@ -325,7 +325,7 @@ def test_a_parameter_called_like_an_argument_is_told_apart_by_every_entry(name, 
         torch.testing.assert_close(torchs(q, k, v, enable_gqa=True), want)
     cache = copy.deepcopy(sa.KeyCache(name, **params).append(k, v))
     torch.testing.assert_close(cache.attend(last), sa.sparse_attention(last, k, v, given))
-    assert cache.plan(q).path == sa.fused.plan(q, k, v, name, **params).path == "composition"
+    assert cache.plan(q).path == sa.attention.plan(q, k, v, name, **params).path == "composition"
     run = torch.compile(lambda q: sa.sparse_attention(q, k, v, name, **params), backend="eager", fullgraph=True)
     torch.testing.assert_close(run(q), want)
     if name == "sigmoid":  # a tensor is what is added to the scores

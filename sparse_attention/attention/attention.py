@@ -52,7 +52,7 @@ def sparse_attention(
 
     There are three paths. For sparsemax, entmax with alpha 1.05 to 4 and, on a CPU, fusedmax, a fused kernel (native on a CPU; Triton
     on CUDA) stores no scores, and its gradient reads only the support. Softmax uses torch's own attention.
-    Everything else uses the composition of two matrix products and the mapping. ``sa.fused.plan`` takes the same
+    Everything else uses the composition of two matrix products and the mapping. ``sa.attention.plan`` takes the same
     arguments and returns the path that will be taken, with the reason.
 
     Args:

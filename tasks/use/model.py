@@ -25,8 +25,8 @@ from tasks.data.cache import read_meta
 from tasks.data.images import Blank, ImageError, ImageInput
 from tasks.data.records import Example, Pair, Question
 from tasks.data.symbols import EOS, SPECIAL, UNK
-from tasks.load.finding import find_cell, tell_other_code
-from tasks.load.scoring import opened
+from tasks.use.finding import find_cell, tell_other_code
+from tasks.use.scoring import opened
 
 WAYS = {"seq2seq": "translate or summarize", "classification": "classify", "vqa": "answer", "multilabel": "label"}
 WAYS["fertility"] = "translations trained with model.fertility=predicted"

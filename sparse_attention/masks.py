@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..registry import checked, make
+from .registry import checked, make
 
 HIDDEN = -5000.0  # fills in use are -1e4 or lower, perhaps plus a position bias; real scores are never this low
 
