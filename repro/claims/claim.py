@@ -21,10 +21,8 @@
         than: ["mean[89]"]              the effect in `columns` minus that in these columns is tested
         rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
         grid: lam                       for a trend: over the values of this key in the grid of the only row
-        against: [softmax]              or, for a number instead of rows, `value: 25`
-        pairs: false                    if true, the first row is compared only with the first of `against`, and so on
+        against: [softmax]
         metrics: [test/bleu]            each is tested
-        paired: false                   true for times, and where the data differ by seed: differences seed by seed
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend, or most: better in most columns
         margin: 1.0                     in the metric's unit: the largest difference that still counts as equal; for
@@ -40,6 +38,7 @@
         note: ""                        what a reader should know, such as when the margin was set
         history:                        the earlier versions of the claim's test, oldest first
           - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
+                                        `why: rules` for the general rules of 29 November 2026 (pairing, noise, convergence)
 
 Margins are committed before the runs, unless the note or the history says otherwise. Published numbers enter only as
 `printed`. A test that was changed after its records were seen is marked: the outcome counts only if it is the same as
@@ -85,15 +84,12 @@ class Claim:
     columns: tuple[str, ...] = ("*",)
     than: tuple[str, ...] = ()
     pooled: bool = False
-    paired: bool = False
-    pairs: bool = False
     grid: str = ""
     profile: str = "cpu"
     worth: float = 0.0
     worth_metric: str = ""
     convergence: bool = True
     ratio: bool = False
-    value: float | None = None
     printed: float | None = None
     id: int = 0
     here: str = ""
@@ -119,14 +115,18 @@ class Claim:
 
     @property
     def smallest(self) -> float:
-        """The smallest gain that counts: the margin, or half the effect that the paper prints if that is less."""
+        """The smallest gain that counts: half the effect that the paper prints, between half the margin and all of it."""
         gain = self.sign * (self.printed or 0.0)
-        return min(self.margin, gain / 2) if self.test == "superiority" and gain > 0 else self.margin
+        return min(self.margin, max(gain, self.margin) / 2) if self.test == "superiority" and gain > 0 else self.margin
+
+    @property
+    def truth(self) -> float:
+        """The difference, in the direction of the claim, for which a power is given: the paper's, or the margin; otherwise none."""
+        return abs(self.printed or self.margin) if self.test == "superiority" else 0.0
 
     def compared(self, word: str) -> str:
         """What the rows are compared with, after `word`; empty for a trend."""
-        other = " and ".join(self.against) if self.value is None else f"{self.value:g}"
-        return f"{word}{other}" if other else ""
+        return f"{word}{' and '.join(self.against)}" if self.against else ""
 
     @property
     def asks(self) -> str:
@@ -233,12 +233,8 @@ def _wrong(claim: Claim) -> list[str]:
             problems.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
     if not claim.margin > 0 and claim.test not in ("trend", "most"):
         problems.append(f"margin={claim.margin:g} must be above 0")
-    if claim.test != "trend" and bool(claim.against) == (claim.value is not None):
-        problems.append(f"{claim.test} needs either the rows it is `against` or a `value`")
-    if claim.pairs and len(claim.rows) != len(claim.against):
-        problems.append(
-            f"pairs=true needs as many rows as `against` has, {len(claim.against)}; there are {len(claim.rows)}"
-        )
+    if claim.test != "trend" and not claim.against:
+        problems.append(f"{claim.test} needs the rows that it is `against`")
     if claim.grid and (claim.test != "trend" or len(claim.rows) != 1):
         problems.append(f"grid={claim.grid!r} needs test=trend and one row")
     return problems

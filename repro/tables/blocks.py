@@ -115,6 +115,7 @@ class Block:
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
     against: list[str] = field(default_factory=list)  # our metric for each published column
+    paired: bool = False  # whether runs with the same seed share data or time (`Experiment.paired`)
     finding: str = ""  # which row is the best in the main score, or why none is
 
     def __post_init__(self) -> None:
