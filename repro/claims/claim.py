@@ -38,7 +38,7 @@
         note: ""                        what a reader should know, such as when the margin was set
         history:                        the earlier versions of the claim's test, oldest first
           - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
-                                        `why: rules` for the general rules of 29 November 2026 (pairing, noise, convergence)
+                                        `why: rules` if only the general rules changed (`RULES`)
 
 Margins are committed before the runs, unless the note or the history says otherwise. Published numbers enter only as
 `printed`. A test that was changed after its records were seen is marked: the outcome counts only if it is the same as
@@ -55,6 +55,7 @@ from repro.identity import near
 from repro.plan.experiment import ExperimentError, typed
 
 TESTS = ("equivalence", "noninferiority", "superiority", "trend", "most")
+RULES = "rules"  # why a test changed: the general rules of 29 November 2026 (pairing, noise, convergence, margins)
 UNIFORM = "uniform attention"  # label of the row that gives every position the same weight
 
 
@@ -121,8 +122,8 @@ class Claim:
 
     @property
     def truth(self) -> float:
-        """The difference, in the direction of the claim, for which a power is given: the paper's, or the margin; otherwise none."""
-        return abs(self.printed or self.margin) if self.test == "superiority" else 0.0
+        """The difference, in the direction of the claim, for which a power is given: for superiority, the paper's or the margin."""
+        return max(abs(self.printed or self.margin), self.smallest) if self.test == "superiority" else 0.0
 
     def compared(self, word: str) -> str:
         """What the rows are compared with, after `word`; empty for a trend."""

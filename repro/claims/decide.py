@@ -26,7 +26,7 @@ from typing import Self
 
 import numpy as np
 
-from repro.claims.claim import UNIFORM, Claim
+from repro.claims.claim import RULES, UNIFORM, Claim
 from repro.protocol import Metric, metric_of
 from repro.statistics import FEWEST, SILENT, Mean, Noise, compared, difference_of, interval, mean_of, t_quantile
 
@@ -196,9 +196,10 @@ def outcome_of(claim: Claim, known: Evidence) -> Outcome:
         word = UNTESTABLE if claim.untestable else UNTESTED if claim.untested else CONTRADICTED
         return Outcome(claim, word, Part(why=claim.told))
     outcome = _tested(claim, known)
-    last = claim.history[-1] if claim.history else None
     failed = {CONTRADICTED, EXCLUDED}
-    if last is None or outcome.outcome in (last.outcome, UNTESTED) or {outcome.outcome, last.outcome} == failed:
+    same = failed if outcome.outcome in failed else {outcome.outcome}
+    last = next((old for old in reversed(claim.history) if old.why != RULES or old.outcome not in same), None)
+    if last is None or last.outcome in same or outcome.outcome == UNTESTED:
         return outcome
     new = outcome.outcome in DECIDED and bool(last.seeds)
     confirmed = new and _tested(claim, known.without(last.seeds)).outcome == outcome.outcome

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.claims.claim import Claim, Paper
+from repro.claims.claim import RULES, Claim, Paper
 from repro.claims.decide import (
     CONTRADICTED,
     DECIDED,
@@ -127,6 +127,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
             many=NUMBERS[many] if many < len(NUMBERS) else many,
             EXCLUDED=EXCLUDED,
             SUPPORTED=SUPPORTED,
+            RULES=RULES,
             OPEN=OPEN,
         )
     )
@@ -198,10 +199,10 @@ def _lost(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
-    """The further runs that would decide an open claim, and what they take, by the seconds of the records."""
+    """The runs that would decide an open claim, and what those that are lacking take, by the seconds of the records."""
     claim = outcome.claim
     if not outcome.needs:
-        return "more than 100 runs a row would be needed"
+        return "more than 100 runs a row"
     rows = [
         r
         for t in tables
@@ -211,7 +212,7 @@ def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
     ]
     lacking = [(max(outcome.needs - len(row.results), 0), row.results) for row in rows if row.results]
     hours = sum(n * sum(cell.seconds for cell in cells) / len(cells) for n, cells in lacking) / 3600
-    return f"{outcome.needs} runs a row would in four of five ({sum(n for n, _ in lacking)} more, {hours:.1f} hours)"
+    return f"{outcome.needs} runs a row ({sum(n for n, _ in lacking)} more, {hours:.1f} hours)"
 
 
 def _and(points: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """Converged: the best epoch is not the last, or the last gain of the selected score is below its noise.
 
-A row still learns if its mean curve is shown to rise; more seeds make that surer, not likelier.
+A row of three cells or more still learns if their mean curve is shown to rise; more make that surer, not likelier.
 """
 
 import random
