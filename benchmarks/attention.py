@@ -6,16 +6,20 @@ so that the support is the wanted share of the visible pairs; d = e = 64. Peak m
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import statistics
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
+from benchmarks import pages
 from benchmarks.table import backward, medians, peak_memory
 from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
@@ -164,3 +168,99 @@ def with_section(page: str, section: str) -> str:
     before, mark, after = page.partition("\n## Training and decoding\n")
     before = before.partition("\n## Fused attention\n")[0]
     return before.rstrip("\n") + "\n\n" + section + mark + after
+
+
+# A training step of the classifier `imdb_transformer`. Words are random, and all reviews have the same number of them.
+PATHS = ("library", "composition")
+REVIEWS = 25_000  # in an epoch of IMDB
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Words per review, and reviews per batch."""
+
+    words: int = 400
+    batch: int = 16
+
+
+@dataclass(frozen=True)
+class DocumentRow:
+    """A mapping on a path: the median seconds of a step, the peak memory in MiB, the share of words with weight."""
+
+    mapping: str
+    path: str
+    seconds: float
+    memory: float
+    density: float
+
+
+def document_training(mapping: str, path: str, sizes: Documents) -> tuple[Callable[[], None], Callable[[], float]]:
+    """A function that makes one training step, and one that returns the density of the self-attention."""
+    from tasks.config import models
+
+    torch.manual_seed(1)
+    encoded = SimpleNamespace(size=20_000, classes=["negative", "positive"], vectors=None, vector_rows=None)
+    model: Any = models.build("classification", {"name": "imdb_transformer"}, {"name": mapping}, encoded).train()
+    optimizer = torch.optim.Adam(model.parameters(), 0.001)
+    ids = torch.randint(4, encoded.size, (sizes.batch, sizes.words))
+    lengths, labels = torch.full((sizes.batch,), sizes.words), torch.arange(sizes.batch) % 2
+    chosen = [layer.own.attend for layer in model.layers]
+    if path == "composition":
+        for layer, attend in zip(model.layers, chosen):
+            layer.own.attend = partial(_weighed, attend, None)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        F.cross_entropy(model([ids], [lengths])[0], labels).backward()
+        optimizer.step()
+
+    def density() -> float:
+        found: list[float] = []
+        for layer, attend in zip(model.layers, chosen):
+            layer.own.attend = partial(_weighed, attend, found)
+        with torch.no_grad():
+            model([ids], [lengths])
+        return statistics.mean(found)
+
+    return step, density
+
+
+def _weighed(attend: Any, found: list[float] | None, *given: Tensor, **seen: Any) -> tuple[Tensor, Tensor]:
+    """`attend` with its weights, whose density is added to `found`, if that is a list."""
+    out, weights = attend(*given, **{**seen, "need_weights": True})
+    if found is not None:
+        found.append(float((weights > 0).float().mean()))
+    return out, weights
+
+
+def document_step(mapping: str, path: str, sizes: Documents) -> Callable[[], None]:
+    """A training step after the first."""
+    made, _ = document_training(mapping, path, sizes)
+    made()
+    return made
+
+
+def fused_names() -> list[str]:
+    """Softmax, and the mappings with a fused kernel."""
+    from tasks.config import models
+
+    x = torch.ones(1, 1, 128, 8)
+    return ["softmax", *(m for m in models.row_mappings() if sa.attention.plan(x, x, x, m).path == "fused")]
+
+
+def measure_documents(sizes: Documents, seconds: float, mappings: Sequence[str]) -> list[DocumentRow]:
+    """Each mapping on both paths, in about ``seconds`` in total; softmax comes first."""
+    made = {(m, path): document_training(m, path, sizes) for m in mappings for path in PATHS}
+    times = medians({"/".join(key): step for key, (step, _) in made.items()}, seconds)
+    return [
+        DocumentRow(*key, times["/".join(key)] / 1e9, peak_memory(document_step, *key, sizes), density())
+        for key, (_, density) in made.items()
+    ]
+
+
+def documents_page(rows: Sequence[DocumentRow], sizes: Documents, seconds: float) -> str:
+    """The page docs/reference/documents.md."""
+    base = {row.path: row for row in rows if row.mapping == "softmax"}
+    best = min((row for row in rows if row.path == PATHS[0]), key=lambda row: row.seconds)
+    shown = {"reviews": REVIEWS, "updates": -(-REVIEWS // sizes.batch), "base": base, "best": best}
+    return pages.page("documents", rows=rows, sizes=sizes, seconds=seconds, **shown)

@@ -129,18 +129,13 @@ def training(
     _written(section, throughput.with_section(_old(output, "# Benchmarks\n"), section), output)
 
 
-def documents(words: int, batch: int, turns: int, mappings: Names, outputs: Path, output: str) -> None:
-    """`scripts/bench_documents.py`: time training steps, and read finished trainings of the same model."""
-    from benchmarks import documents as bench
-    from repro.results import records
-    from repro.store import Store
+def documents(words: int, batch: int, seconds: float, mappings: Names, output: str) -> None:
+    """`scripts/bench_documents.py`: time training steps of a classifier over documents."""
+    from benchmarks import attention as bench
 
     torch.set_num_threads(1)
-    sizes = bench.Sizes(words, batch)
-    rows = bench.measure(sizes, turns, ["softmax", *(m for m in mappings or bench.names() if m != "softmax")])
-    found = records.read(Store(outputs), check=False).records if outputs.is_dir() else []
-    cells = [bench.described(r.config, r.metrics) for r in found if r.config["model"]["name"] == bench.MODEL]
-    page = bench.markdown(rows, cells, sizes, turns)
+    sizes, others = bench.Documents(words, batch), (m for m in mappings or bench.fused_names() if m != "softmax")
+    page = bench.documents_page(bench.measure_documents(sizes, seconds, ["softmax", *others]), sizes, seconds)
     _written(page, page, output)
 
 

@@ -33,7 +33,7 @@ LATEX = math_core.LatexToMathML(fancy_error=False)
 SCROLLS = "display: inline-block; max-width: 100%; overflow-x: auto; overflow-y: hidden; vertical-align: middle"
 MARKUP = re.compile(r"\\[A-Za-z({\[]+|:(?:math|func|class):|^\.\. \w+::", re.M)
 GALLERY = "docs/reference/mappings/README.md"
-MODULES = ("nn", "attention", "losses", "prox", "quality", "structured", "integrations.transformers")
+MODULES = ("nn", "attention", "losses", "quality", "structured", "integrations.transformers")
 MODULES += ("integrations.sdpa", "integrations.entmax", "kernels")
 
 

@@ -218,7 +218,14 @@ class Family(Protocol):
     RECIPE: (version of training, version of evaluation); a version is increased whenever the code's results change.
     RECIPES (optional): name of a model -> its versions, where they differ from RECIPE.
     METRICS: name -> Metric, for everything that `train` and `evaluate` measure.
+    EVALUATION_KEYS: keys that an evaluation may set, as training does not depend on them.
+    LATER_KEYS (optional): keys that were added after cells had ids; while unset, they are not part of an id.
+    unread (optional): function of a config that returns further keys that make no difference to its cells.
     PRELOAD: modules that are imported once and shared by many cells.
+    HUB, EXAMPLE: name of the task on the Hugging Face Hub, and a line of Python that uses a model, for its card.
+    WAYS: the methods of `tasks.use.model.Loaded` that call `predict`; if there are none, USED_BY says what uses models.
+    line (optional): takes a line of text, its number and the encoding; returns an input of `predict`. Default: the text.
+    graph (optional): takes a loaded model; returns what `tasks.use.onnx` writes. Without it, NO_GRAPH says why.
     SEARCH (optional): key of a mapping -> parameter -> values that training tries in place of the mapping's own value. It
         keeps the best on dev, and reports the choice as the metric `selected/<parameter>`.
     pictures (optional, for families with images): takes a config and returns a function that maps the `image` of a test
@@ -227,13 +234,24 @@ class Family(Protocol):
 
     RECIPE: tuple[int, int]
     METRICS: Mapping[str, Metric]
+    EVALUATION_KEYS: tuple[str, ...]
     PRELOAD: tuple[str, ...]
+    HUB: str
+    EXAMPLE: str
+    WAYS: tuple[str, ...]
+    encode: Any  # module with `encode`, `encode_test`, `open_encoded` and `keep_encoding`
+    options: Any  # module with the classes Task, Encode and Decode, and the KIND of records
 
     def prepare(self, config: Mapping[str, Any], progress: Any) -> Prepared:
         """Acquire and encode the data that `config["data"]` selects."""
 
-    def prepare_test(self, config: Mapping[str, Any], encoding: Path, progress: Any) -> TestSet:
-        """Acquire the test set that `config["data"]` selects, and encode it with the vocabularies in `encoding`."""
+    def prepare_test(
+        self, config: Mapping[str, Any], encoding: Path, progress: Any, name: str | None = None
+    ) -> TestSet:
+        """Acquire the test set that `config["data"]` selects, and encode it with the vocabularies in `encoding`.
+
+        Its name is that of the data unless `name` is given.
+        """
 
     def train(self, config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
         """Train or resume training in `folder`, and write there the weights and `encoding/`, which `evaluate` needs."""
@@ -243,6 +261,12 @@ class Family(Protocol):
 
         `config["decode"]` has the decoding options, and `config["task"]` selects the scores.
         """
+
+    def load(self, config: Mapping[str, Any], folder: Path) -> tuple[Any, Any]:
+        """The trained model in `folder`, with `named_parameters` as of a torch module, and its encoding."""
+
+    def predict(self, used: Any, inputs: Any, *, nbest: int = 1) -> list[Any]:
+        """A prediction (`tasks.data.records.Prediction`) for each input, by a `tasks.use.model.Loaded`."""
 
 
 def register(module: str) -> None:

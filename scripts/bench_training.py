@@ -1,4 +1,4 @@
-"""Time training and beam search of every mapping against softmax, and softmax against plain loops; write docs/reference/benchmarks.md.
+"""Time training and beam search of every mapping against softmax; write docs/reference/benchmarks.md.
 
     --models     as in docs/reference/benchmarks.md (default all)   --mappings   (default: all that need only scores)
     --turns      for each implementation (default 40)     --device     cpu or cuda

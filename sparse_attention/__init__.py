@@ -29,7 +29,7 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
                  ContinuousSparsemax ContinuousMixture; each is a Mapping
     registry     make names spec register; Param Spec Mapping UnknownMappingError
     attention    sparse_attention KeyCache; attention (plan), nn (modules), integrations (with other packages)
-    losses       losses, max_omega, prox
+    losses       losses, max_omega
     analysis     quality
     other        kernels, structured, continuous, __version__
 """

@@ -7,7 +7,6 @@ from . import integrations as integrations
 from . import kernels as kernels
 from . import losses as losses
 from . import nn as nn
-from . import prox as prox
 from . import quality as quality
 from . import structured as structured
 from .attention.attention import sparse_attention as sparse_attention

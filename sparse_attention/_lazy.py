@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 
 from . import registry
+from .errors import meant
 
-MODULES = ("attention", "integrations", "nn", "prox", "structured")
+MODULES = ("attention", "integrations", "nn", "structured")
 ATTENTION = ("KeyCache", "sparse_attention")
 OTHERS = "Mapping Param Spec UnknownMappingError continuous kernels losses make max_omega names quality register spec"
 PUBLIC = [*OTHERS.split(), *MODULES, *ATTENTION, *registry.public()]
@@ -20,9 +20,8 @@ def __getattr__(name: str) -> object:
         return getattr(importlib.import_module(".attention", __package__), name)
     known = {} if name.startswith("_") else registry.public()
     if name not in known:
-        near = difflib.get_close_matches(name, [*PUBLIC, *known], n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise AttributeError(f"module {__package__!r} has no attribute {name!r}; {hint}dir(sparse_attention) lists all")
+        hint = meant(name, [*PUBLIC, *known])
+        raise AttributeError(f"module {__package__!r} has no attribute {name!r}{hint}; dir(sparse_attention) lists all")
     return known[name]
 
 

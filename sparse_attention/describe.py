@@ -5,47 +5,20 @@ All range checks of hyperparameters are in `Param`.
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .errors import meant
+
 KINDS = ("simplex", "unnormalised", "constrained", "stateful", "structured", "continuous")
 OVER = ("row", "grid", "sequence", "matching", "tree", "density")
 DOMAINS = ("real", "nonnegative")
 LEARNED = "learned"  # given instead of a number: the value is learned in training, see `Param.learned`
-
-
-class Refusal(Exception):
-    """A refused argument, with the parts of its message as fields.
-
-    key: the argument's name. value: what was given, or its shape, dtype or strides. allowed: the allowed values, or their
-    range as text. errors: the refusals, if it reports several.
-    """
-
-    def __init__(self, message: str, key: str = "", value: Any = None, allowed: Any = None, errors: Any = ()) -> None:
-        super().__init__(message)
-        self.key, self.value, self.allowed, self.errors = key, value, allowed, tuple(errors)
-
-
-class InvalidValue(Refusal, ValueError):
-    """An argument has an invalid value."""
-
-
-class InvalidType(Refusal, TypeError):
-    """An argument has an invalid type or dtype."""
-
-
-def refuse(errors: Sequence[Refusal], separator: str = "; ") -> None:
-    """Raise the errors, if any: a single one as it is, several as one `InvalidValue`."""
-    if len(errors) > 1:
-        raise InvalidValue(separator.join(map(str, errors)), errors=errors)
-    for error in errors:
-        raise error
 
 
 @dataclass(frozen=True)
@@ -88,34 +61,33 @@ class Param:
         return kind + (f"{left}{self.name}{right}" if left or right else f"any finite {self.name}")
 
     def check(self, value: Any) -> Any:
-        """Check the value and return it as it will be used. Raises ``InvalidValue`` with the value and the range."""
+        """Check the value and return it as it will be used. Raises ValueError with the value and the range."""
         if type(value) is float and self.low < value < self.high and not self.whole and not self.choices:
             return value  # shortcut, since every call comes through here
         if self.choices:
             if value not in self.choices:
-                raise self._refusal(value, f"={value!r} is not one of {', '.join(self.choices)}")
+                raise ValueError(f"{self.name}={value!r} is not one of {', '.join(self.choices)}")
             return value
         if self.whole or not (self.tensor and isinstance(value, Tensor)):
             value = number_of(value)
         if isinstance(value, Tensor):
             if not self.tensor:
-                raise self._refusal(value, f" must be a number, not a tensor of shape {tuple(value.shape)}")
+                raise ValueError(f"{self.name} must be a number, not a tensor of shape {tuple(value.shape)}")
             if self.whole and value.is_floating_point():
-                raise self._refusal(value, f" is {value.dtype}; it must be a number or a tensor of integers")
+                raise ValueError(f"{self.name} is {value.dtype}; it must be a number or a tensor of integers")
             if value.dtype == torch.bool:
                 shape = f"of shape {tuple(value.shape)}, which looks like a mask; did you mean mask=...?"
-                raise self._refusal(value, f" is a boolean tensor {shape}")
+                raise ValueError(f"{self.name} is a boolean tensor {shape}")
             return value
         if value is None and (self.required or self.optional):
             return value
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             learned = f" or {LEARNED}" if self.learned else ""
-            near = difflib.get_close_matches(str(value), [LEARNED] if self.learned else [], n=1)
-            hint = f" (did you mean {LEARNED!r}?)" if near else ""
-            raise self._refusal(value, f"={value!r} is not a number{hint}; allowed: {self.range}{learned}")
+            hint = meant(value, [LEARNED] if self.learned else [])
+            raise ValueError(f"{self.name}={value!r} is not a number{hint}; allowed: {self.range}{learned}")
         number = float(value)
         if not self._inside(number) or not math.isfinite(number) or (self.whole and not number.is_integer()):
-            raise self._refusal(value, f"={value!r} is out of range: {self.range}")
+            raise ValueError(f"{self.name}={value!r} is out of range: {self.range}")
         return int(number) if self.whole else number
 
     def take(self, value: Any) -> Any:
@@ -128,9 +100,6 @@ class Param:
             return value  # shortcut, since every call comes through here
         value = self.check(value)
         return torch.where(self._inside(value), value, torch.nan) if isinstance(value, Tensor) else value
-
-    def _refusal(self, value: Any, problem: str) -> InvalidValue:
-        return InvalidValue(f"{self.name}{problem}", key=self.name, value=value, allowed=self.choices or self.range)
 
     def _inside(self, value: Any) -> Any:
         above = value >= self.low if self.closed_low else value > self.low
@@ -175,17 +144,14 @@ class Spec:
         """Return all parameters after checking them; all mistakes are reported in one error.
 
         Raises:
-            InvalidValue: unknown parameter names or values out of range.
+            ValueError: unknown parameter names or values out of range.
         """
         known = {p.name: p for p in self.params}
-        mistakes: list[Refusal] = []
+        mistakes: list[str] = []
         for name in given:
             if name not in known:
                 allowed = ", ".join(known) or "none"
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f" (did you mean {near[0]!r}?)" if near else ""
-                said = f"{self.name} has no parameter {name!r}{hint}; it takes: {allowed}"
-                mistakes.append(InvalidValue(said, key=self.name, value=name, allowed=tuple(known)))
+                mistakes.append(f"{self.name} has no parameter {name!r}{meant(name, known)}; it takes: {allowed}")
         values = {}
         for name, param in known.items():
             if (param.required or param.each) and given.get(name) is None:
@@ -193,7 +159,8 @@ class Spec:
             value = given.get(name, param.default)
             try:
                 values[name] = value if param.learned and value == LEARNED else param.check(value)
-            except InvalidValue as error:
-                mistakes.append(InvalidValue(f"{self.name}: {error}", **vars(error)))
-        refuse(mistakes)
+            except ValueError as error:
+                mistakes.append(f"{self.name}: {error}")
+        if mistakes:
+            raise ValueError("; ".join(mistakes))
         return values

@@ -7,6 +7,7 @@ sa.nn.replace(model, "sparsemax")      # gives every torch.nn.MultiheadAttention
 from __future__ import annotations
 
 import functools
+import warnings
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from .attention import sparse_attention
-from .attention.call import over_rows, takes_bias
+from .attention.call import over_rows
 from .attention.reading import read as product
 from .attention.reading import scores, weighed
 from .masks import separate
@@ -85,7 +86,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     tensors work in training, too (torch: an error); hooks of ``out_proj`` run (torch ignores them).
 
     Args:
-        bias: torch's flag, a bool. A number or a tensor is sigmoid's parameter of that name.
+        bias: torch's flag.
         mapping: a name from ``sa.names("simplex")`` or ``sa.names("unnormalised")``, or a module made by `sa.make`.
         params: parameters of a mapping given by name.
     Raises:
@@ -104,7 +105,9 @@ class MultiheadAttention(nn.MultiheadAttention):
     ) -> None:  # fmt: skip
         if num_heads > 0 and embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} is not a multiple of num_heads={num_heads}")
-        if isinstance(bias, (float, Tensor)) or (not isinstance(bias, (bool, type(None))) and takes_bias(mapping)):
+        if isinstance(bias, (float, Tensor)):
+            instead = f"pass mapping=sa.make({mapping!r}, bias={bias!r})"
+            warnings.warn(f"bias= as a parameter of a mapping ends with 0.4; {instead}", DeprecationWarning, 2)
             params, bias = {**params, "bias": bias}, True
         made = _usable(mapping, params)
         super().__init__(

@@ -7,7 +7,6 @@ module ``make(name, ...)(scores, mask=None, dim=-1)``.
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 from collections.abc import Callable, Iterable
@@ -17,28 +16,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from .describe import DOMAINS, KINDS, OVER, InvalidType, InvalidValue, Param, Refusal, Spec
+from .describe import DOMAINS, KINDS, OVER, Param, Spec
+from .errors import Refused, meant
 from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
-OWNED = (  # argument names of attention, the losses and `make`, which no parameter or input may have
-    *("add_bias_kv", "add_zero_attn", "attn_mask", "batch_first", "below", "bias", "causal", "cu_seqlens"),
-    *("device", "dim", "dropout", "dropout_p", "dtype", "embed_dim", "enable_gqa", "ignore_index", "is_causal"),
-    *("k", "kdim", "key", "key_padding_mask", "label_smoothing", "lengths", "mapping", "mask", "model", "name"),
-    *("need_weights", "num_heads", "q", "query", "reduction", "scale", "scores", "sink", "slopes", "target"),
-    *("v", "value", "vdim", "weight", "weights", "window"),
-)
 _OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
-class UnknownMappingError(Refusal, KeyError, ValueError):
+class UnknownMappingError(Refused, KeyError, ValueError):
     """No mapping has this name; the message suggests the nearest name and lists all names."""
-
-    def __str__(self) -> str:  # without this, KeyError would print the message in quotes
-        return str(self.args[0])
 
 
 def register(
@@ -81,8 +71,8 @@ def register(
 
     Raises:
         ValueError: unknown kind, over or domain; the name is already taken or is not an identifier; ``params``
-            describes a parameter that does not exist; a parameter or an input has a name of `OWNED` or, for a function,
-            of an attribute of `Mapping`; a function with an argument ``dim`` ignores its mask.
+            describes a parameter that does not exist; a parameter of a function has the name of an attribute of
+            `Mapping`; a function with an argument ``dim`` ignores its mask.
     """
     for what, value, allowed in (("kind", kind, KINDS), ("over", over, OVER), ("domain", domain, DOMAINS)):
         Param(what, choices=allowed).check(value)
@@ -92,7 +82,7 @@ def register(
     def decorate(thing: Thing) -> Thing:
         if name in _SPECS and not replace:
             why = f"({_SPECS[name].summary}); pass replace=True to replace it"
-            raise InvalidValue(f"the name {name!r} is already registered {why}", key="name", value=name)
+            raise ValueError(f"the name {name!r} is already registered {why}")
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
         if not is_class and over != "density" and str(thing.__module__).partition(".")[0] == __package__:
@@ -100,7 +90,10 @@ def register(
         own = not is_class and "dim" in inspect.signature(thing).parameters
         contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
-        _check_names(name, thing, (*(p.name for p in described), *inputs))
+        if not is_class and (taken := [p.name for p in described if p.name in {*dir(Mapping), *vars(nn.Module())}]):
+            raise ValueError(
+                f"{name}: {', '.join(taken)} cannot be a parameter, since sa.Mapping has an attribute of the name"
+            )
         function = None if is_class else _with_contract(thing, described) if contract else thing
         if is_class and any(p.learned for p in described):
             raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
@@ -136,14 +129,11 @@ def spec(name: str) -> Spec:
         UnknownMappingError: unknown name; the message suggests the nearest name and lists all names.
     """
     if not isinstance(name, str):
-        said = f"{shown(name)} is not a name; give one of {', '.join(_SPECS)}"
-        raise UnknownMappingError(said, key="mapping", value=name, allowed=tuple(_SPECS))
+        raise UnknownMappingError(f"{shown(name)} is not a name", step=f"give one of {', '.join(_SPECS)}")
     if name not in _SPECS:
-        near = difflib.get_close_matches(str(name), _SPECS, n=1, cutoff=0.4)
-        hint = f"; the nearest is {near[0]!r}" if near else ""
-        known = f"Registered: {', '.join(_SPECS)}. Add your own with @sparse_attention.register(name)."
-        said = f"no mapping is called {name!r}{hint}. {known}"
-        raise UnknownMappingError(said, key="mapping", value=name, allowed=tuple(_SPECS))
+        known = f"the registered ones are {', '.join(_SPECS)}"
+        add = "add your own with @sparse_attention.register(name)"
+        raise UnknownMappingError(f"no mapping is called {name!r}{meant(name, _SPECS)}", known, add)
     return _SPECS[name]
 
 
@@ -234,20 +224,8 @@ def _described(thing: Any, given: dict[str, Param], name: str) -> tuple[Param, .
             found.append(changed(param, default=param.check(default)))
     if given:
         said = f"{name}: params describes {', '.join(given)}, which is no argument of the mapping; add it there or remove it"
-        raise InvalidValue(said, key="params", value=tuple(given))
+        raise ValueError(said)
     return tuple(found)
-
-
-def _check_names(name: str, thing: Any, used: tuple[str, ...]) -> None:
-    """Raise ValueError if a user's mapping uses names that are reserved by attention or modules."""
-    if str(thing.__module__).partition(".")[0] == __package__:
-        return  # `fused.call.parted` handles the names that our mappings share with attention
-    of_modules = () if inspect.isclass(thing) else {*dir(Mapping), *vars(nn.Module())}  # parameters become attributes
-    if taken := [x for x in used if x in OWNED or x in of_modules]:
-        raise ValueError(
-            f"{name}: {', '.join(taken)} cannot be the name of a parameter or an input, since attention or modules use it; "
-            f"choose another one. These names are taken, and so are the attributes of sa.Mapping: {', '.join(OWNED)}"
-        )
 
 
 def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Param, ...]) -> None:
@@ -280,7 +258,7 @@ def _refusing_segments(function: Any, name: str) -> Any:
             said = (
                 f"{name} takes no segments; {able} do, and group_sparsemax, which calls them groups. For {name}, {then}"
             )
-            raise InvalidType(said, key="segments", value=params["segments"], allowed=able)
+            raise TypeError(said)
         return function(*args, **params)
 
     return refusing

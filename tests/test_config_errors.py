@@ -77,7 +77,7 @@ mapping=softmax +mapping.gama=2 | mapping | gamma; mapping=oscarmax mapping.mode
 mapping=custom mapping.name=constrained_sparsemax | mapping | bounds
 mapping=softmax1 model=transformer_small | mapping | takes them at mapping.at.encoder, mapping.at.decoder
 +mapping.at.encoder={name:softmax} | mapping.at.encoder | cross
-mapping.at.cross=fusedmx | mapping.at.cross | the nearest is 'fusedmax'
+mapping.at.cross=fusedmx | mapping.at.cross | did you mean 'fusedmax'
 mapping.at.cross.lam=1 | mapping.at.cross.name | must be set; +mapping.at={cross:null} | mapping.at | place
 +mapping.grid.name=[softmax] | mapping.grid | [values]; data=snli |  | this task reads; data.name=multi3k |  | multi30k
 model=mcan_small | model.name | lstm; task=multilabel mapping=hardmax |  | softmax

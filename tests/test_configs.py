@@ -42,7 +42,7 @@ MAPPINGS = [name for name in pages("mapping") if name != "custom"]
 SETTINGS = [name.rsplit("_", 1) for name in pages("setting")]
 EXPERIMENTS = [(name, p) for name in pages("experiment") for p in compose.page("experiment", name)["profiles"]]
 IDENTITIES = Path(__file__).parent / "identities.json"  # of our experiments; RECORD_IDENTITIES=1 writes it, with -n 0
-ARCHITECTURES = {name: f for f in compose.FAMILIES for name in models.names(f)}
+ARCHITECTURES = {name: f for f in models.FAMILIES for name in models.names(f)}
 
 
 def yaml_of(group: str, name: str) -> dict:
@@ -64,7 +64,7 @@ def fields(cls: type) -> set[str]:
 
 
 OF_PAGE = {
-    "model": lambda name: importlib.import_module(f"tasks.{ARCHITECTURES[name]}.models.{name}").Options,
+    "model": lambda name: models.architecture(ARCHITECTURES[name], name).Options,
     "data": lambda name: data.set_module(name).Options,
     "schedule": lambda name: SCHEDULES[name].Options,
     **{group: classes.__getitem__ for group, classes in nodes.NAMED.items()},
@@ -79,7 +79,7 @@ def options_of_pages():
             yield f"{group}/{name}", set(found) - {"name"}, fields(options_of(found["name"]))
     for name in pages("task"):
         found = page("task", name)
-        family = importlib.import_module(f"tasks.{found['task']['family']}.options")
+        family = models.part(found["task"]["family"], "options")
         assert set(found) == {"task", "encode", "decode"} and found["task"]["name"] == name
         for node, cls in compose.OF_FAMILY.items():
             yield f"task/{name}: {node}", set(found[node]) - {"name", "family"}, fields(getattr(family, cls))
@@ -128,7 +128,9 @@ def test_a_node_follows_what_the_others_are(composed):
     small, large = (composed(["task=vqa", "data=vqa2", f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
     assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
     config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
-    assert "betas" not in config["optim"] and "warmup_updates" not in config["schedule"]
+    assert (
+        "betas" not in config["optim"] and "warmup_updates" not in config["schedule"] and config["optim"]["lr"] == 1.0
+    )
     assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
     assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 

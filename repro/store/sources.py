@@ -65,10 +65,11 @@ def _names(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 def _ours(module: str, model: str, mappings: tuple[str, ...]) -> tuple[str, ...]:
     """The project's files that a family uses: the shared ones, its own, and those of its model and its mappings."""
     family = module.rpartition(".")[2]
-    families = {family} if (ROOT / "tasks" / family).is_dir() else set()
     every = {path.stem for path in (ROOT / "tasks" / "cells").glob("[a-z]*.py")}
+    families = {family} & every
     for _ in every:  # a family may use others
-        text = "".join(_text(file) for one in families for file in _code(f"tasks/{one}"))
+        files = (file for one in families for file in (f"tasks/cells/{one}.py", *_code(f"tasks/{one}")))
+        text = "".join(map(_text, files))
         families |= every & {*re.findall(r"tasks\.(\w+)", text)}
     kept: set[str] = set()
     for folder in (*SHARED, *(f"tasks/{one}" for one in families)):

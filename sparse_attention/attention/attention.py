@@ -13,7 +13,7 @@ from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
 from ..rows.shape import PLAIN, autocasts, certain, foreign, jagged
 from . import composition
-from .call import Call, checked, on_gpu, parted
+from .call import Call, checked, on_gpu, with_old_keywords
 from .choice import Plan, arguments, choose
 from .direct import attend as direct
 from .forms import Window
@@ -41,7 +41,7 @@ def sparse_attention(
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
-@parted
+@with_old_keywords
 def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
@@ -85,7 +85,7 @@ def sparse_attention(
             not returned. A score of -inf means that the head has no sink.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
             tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. If one
-            is called q or k, pass the tensors q and k by position; a number given as bias is sigmoid's parameter.
+            is called q, k or bias, pass ``mapping=sa.make(name, k=...)``.
     Returns:
         ``[..., H, n, e]`` in q's dtype, nested if q is; with need_weights also the weights ``[..., H, n, m]``. A query that sees no key
         gives zeros and gets no gradient. float16 and bfloat16 are computed in float32 and rounded once, with or without
@@ -122,7 +122,7 @@ def _run(call: Call) -> Any:
         return run(call)
 
 
-@parted
+@with_old_keywords
 def plan(
     q: Tensor, k: Tensor, v: Tensor | None = None, mapping: Attends = "sparsemax", *rest: Any, **given: Any
 ) -> Plan:

@@ -13,7 +13,7 @@ from ..kernels.native import decoding
 from ..rows.shape import foreign, transformed
 from . import forms
 from .attention import Attends, plan, sparse_attention
-from .call import Call, checked, mapped, named, on_gpu
+from .call import Call, checked, made, mapped, on_gpu
 from .choice import Plan
 from .reading import read as product
 
@@ -55,8 +55,8 @@ class KeyCache:
         self, mapping: Attends = "sparsemax", scale: float | Tensor | None = None, *, slopes: Tensor | None = None,
         window: forms.Window | None = None, sink: Tensor | None = None, **params: Any,
     ):  # fmt: skip
-        self._alpha = mapped(mapping, params)[1].alpha
-        self._mapping, self._params = named(mapping, params)
+        self._mapping, self._params = made(mapping, params)
+        self._alpha = mapped(self._mapping, self._params)[1].alpha
         self._scale = 1.0 if isinstance(scale, Tensor) else scale
         self._scales = scale if isinstance(scale, Tensor) else None
         self._asked: Any = scale

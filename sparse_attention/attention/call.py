@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,7 +23,6 @@ from .composition import visible
 
 TORCH = {"attn_mask": "mask", "dropout_p": "dropout", "is_causal": "causal", "key_padding_mask": "mask"}
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
-SHARED = ("q", "k", "bias")  # arguments of attention that are also parameters of sparsehourglass, top_k and sigmoid
 
 
 @dataclass
@@ -124,50 +124,36 @@ class Known(NamedTuple):
     why: str = ""
 
 
-class Named(NamedTuple):
-    """A mapping, as in `sparse_attention`, with those of its parameters that have a name in `SHARED`."""
-
-    mapping: Any
-    params: dict[str, Any]
-
-
-def named(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """The mapping and its parameters for `sparse_attention`: those with a name in `SHARED` go into a `Named`."""
-    shared = {name: params[name] for name in SHARED if name in params}
-    rest = {name: x for name, x in params.items() if name not in shared}
-    return (Named(mapping, shared), rest) if shared else (mapping, params)
+def made(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """The mapping and its parameters; as a module, if one of them is called like an argument of attention."""
+    if not ("q" in params or "k" in params or "bias" in params):
+        return mapping, params
+    name = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", "")
+    return (registry.make(name, **params), {}) if name in registry.names() else (mapping, params)
 
 
-def parted(attend: Any) -> Any:
-    """Let ``attend(q, k, v, mapping, ..., bias=None, **params)`` take parameters with a name in `SHARED`.
-
-    If q and k are given by position, q= and k= are parameters of the mapping; so is a bias that is not a tensor, if it has one.
-    """
+def with_old_keywords(attend: Any) -> Any:
+    """Until 0.4, let ``attend(q, k, v, mapping, ...)`` take k of top_k, q of sparsehourglass and bias of sigmoid as keywords."""
 
     @functools.wraps(attend)
     def call(*args: Any, **given: Any) -> Any:
         if "q" in given or "k" in given or "bias" in given:
-            mapping = args[3] if len(args) > 3 else given.get("mapping", "sparsemax")
-            own = [name for name in SHARED[: min(len(args), 2)] if name in given]
-            bias = given.get("bias")
-            own += ["bias"] if bias is not None and not isinstance(bias, Tensor) and takes_bias(mapping) else []
-            if own:
-                mapping = Named(mapping, {name: given.pop(name) for name in own})
-                if len(args) > 3:
-                    args = (*args[:3], mapping, *args[4:])
-                else:
-                    given["mapping"] = mapping
+            old = {name: given[name] for name in ("q", "k")[: len(args)] if name in given}
+            old |= {"bias": given["bias"]} if isinstance(given.get("bias"), (int, float)) else {}
+            at = args[3] if len(args) > 3 else given.get("mapping", "sparsemax")
+            module = made(at, old)[0]
+            if module is not at:
+                instead = f"pass mapping=sa.make({module.spec.name!r}, {next(iter(old))}=...)"
+                warnings.warn(
+                    f"{', '.join(old)}: no keyword of attention from 0.4 on; {instead}", DeprecationWarning, 2
+                )
+                given = {name: x for name, x in given.items() if name not in (*old, "mapping")}
+                args, given = (
+                    ((*args[:3], module, *args[4:]), given) if len(args) > 3 else (args, {**given, "mapping": module})
+                )
         return attend(*args, **given)
 
     return call
-
-
-def takes_bias(mapping: Any) -> bool:
-    """Whether ``bias`` can be a parameter of a mapping given by name or as a function."""
-    name = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", "")
-    if name in registry.names():
-        return any(param.name == "bias" for param in registry.spec(name).params)
-    return not isinstance(mapping, (str, nn.Module))
 
 
 def checked(
@@ -308,8 +294,6 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
     Returns ``f(scores, mask)`` and what is known about it.
     """
     spec: Spec | None = None
-    if isinstance(mapping, Named):
-        return mapped(mapping.mapping, {**params, **mapping.params}, q)
     if isinstance(mapping, str):
         spec = registry.spec(mapping)
     elif isinstance(mapping, Mapping):

@@ -117,18 +117,6 @@ def _with_size(p: Tensor, dim: int, wanted: bool) -> Any:
     return (p, (p > 0).sum(dim, keepdim=True)) if wanted else p
 
 
-def _sparsemax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
-    """``tau`` with ``sparsemax(X) = (X - tau)_+``, and the size of the support; both have size 1 along ``dim``."""
-    p, size = sparsemax(X, dim, k, True)
-    return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True), size
-
-
-def _entmax_threshold_and_support(X: Tensor, dim: int = -1, k: int | None = None) -> tuple[Tensor, Tensor]:
-    """``tau`` with ``entmax15(2 X) = (X - tau)_+^2``, and the size of the support; both have size 1 along ``dim``."""
-    p, size = entmax15(2 * X, dim, k, True)
-    return X.amax(dim, keepdim=True) - p.amax(dim, keepdim=True).sqrt(), size
-
-
 def sparsemax_loss(X: Tensor, target: Tensor, k: int | None = None, return_support_size: bool = False) -> Any:
     """Fenchel-Young loss of sparsemax, one value per row.
 

@@ -26,8 +26,9 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from ..attention import sparse_attention
 from ..attention.attention import replacing, torchs
-from ..attention.call import checked, mapped, named
+from ..attention.call import checked, made, mapped
 from ..attention.nested import by_length, unpacked
+from ..errors import Refused
 from ..masks import separate
 from ..rows.shape import PLAIN, asynchronous, autocasts, foreign, tensor
 
@@ -55,11 +56,11 @@ _LAYERS = {F.linear, F.layer_norm, F.rms_norm, F.group_norm, F.conv1d, F.conv2d}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 
 
-class ArgumentValueError(ValueError, RuntimeError):
+class ArgumentValueError(Refused, ValueError, RuntimeError):
     """A ValueError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
-class ArgumentTypeError(TypeError, RuntimeError):
+class ArgumentTypeError(Refused, TypeError, RuntimeError):
     """A TypeError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
@@ -90,7 +91,7 @@ def scaled_dot_product_attention(
         TypeError, ValueError: as in `sparse_attention`; those about tensors, shapes and dropout_p are RuntimeErrors, too,
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
-    mapping, params = named(mapping, params)
+    mapping, params = made(mapping, params)
     _, (alpha, _, factor, _) = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself

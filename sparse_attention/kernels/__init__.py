@@ -33,7 +33,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..describe import InvalidValue
 from . import reference
 from .reference import NoMemory, Op
 
@@ -42,8 +41,7 @@ NAMES = ("auto", "reference", "native", "triton")
 
 def _checked(name: str) -> str:
     if name not in NAMES:
-        said = f"unknown kernels {name!r}; choose one of {', '.join(NAMES)}"
-        raise InvalidValue(said, key="kernels", value=name, allowed=NAMES)
+        raise ValueError(f"unknown kernels {name!r}; choose one of {', '.join(NAMES)}")
     return name
 
 

@@ -92,17 +92,11 @@ def _printed(x: Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:
 
 
 def prox_oscar(x: Tensor, lam: Tensor, keep: Tensor) -> Tensor:
-    """``argmin_{y in R^d} 1/2 ||y - x||^2 + lam sum_{i<j} max(|y_i|, |y_j|)`` over the kept positions of each row."""
-    rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
-    return prox_owl(x, lam * (keep.sum(-1, keepdim=True) - rank), keep)
+    r"""``argmin_{y in R^d} 1/2 ||y - x||^2 + lam sum_{i<j} max(|y_i|, |y_j|)`` over the kept positions of each row, 0 elsewhere.
 
-
-def prox_owl(x: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
-    """``argmin_{y in R^d} 1/2 ||y - x||^2 + sum_i weights_i |y|_(i)`` over the kept positions of each row, 0 elsewhere.
-
-    Sort |x| in decreasing order, subtract ``weights``, apply isotonic regression, clip at 0, undo the sorting and
-    restore the signs (Zhong & Kwok 2012). The groups are found without gradient; the value is differentiable in x and
-    weights.
+    Sort |x| in decreasing order, subtract :math:`\lambda(d - i)` from the i-th, apply isotonic regression, clip at 0, undo
+    the sorting and restore the signs (Zhong & Kwok 2012). The groups are found without gradient; the value is
+    differentiable in x and lam.
     """
     x0 = x.masked_fill(~keep, 0.0)
     sign = torch.sign(x0.detach())
@@ -110,7 +104,7 @@ def prox_owl(x: Tensor, weights: Tensor, keep: Tensor) -> Tensor:
     ordered, place = in_order(size)
     kept = keep.gather(-1, place)
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
-    lowered = ordered.masked_fill(~kept, 0.0) - weights
+    lowered = ordered.masked_fill(~kept, 0.0) - lam * (keep.sum(-1, keepdim=True) - rank)
     with torch.no_grad():
         floor = torch.where(kept, lowered, 0.0).amin(-1, keepdim=True) - 1.0
         plain = torch.where(kept, lowered, floor - rank)

@@ -15,9 +15,9 @@ from tasks.config import nodes
 from tasks.config.options import plain
 from tasks.config.schedules import SCHEDULES
 from tasks.data import NullProgress
-from tasks.fertility.models.bilstm_tagger import Options
-from tasks.fertility.options import Task
 from tasks.seq2seq import encode, fertility
+from tasks.seq2seq.fertility.models.bilstm_tagger import Options
+from tasks.seq2seq.fertility.options import Task
 
 MODULE = "tasks.cells.fertility"
 POLL_SECONDS = 2.0

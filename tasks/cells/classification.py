@@ -11,8 +11,12 @@ from tasks.classification import encode, options
 from tasks.classification.faithfulness import METRICS as FURTHER
 from tasks.classification.faithfulness import further
 from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
-from tasks.classification.predict import predict
+from tasks.classification.predict import classified
+from tasks.classification.predict import graph as graph
+from tasks.classification.predict import predict as batches_of
 from tasks.data import DataError, DataSet
+from tasks.data.cache import read_meta
+from tasks.data.read.formats import fields_of
 from tasks.data.read.vectors import COUNTED
 
 RECIPE = (2, 1)
@@ -23,6 +27,7 @@ LATER_KEYS = (
     "encode.subword",
     "model.scaled",
 )  # added after cells had ids; while unset, not part of an id
+HUB, WAYS, EXAMPLE = "text-classification", ("classify",), 'model.classify(["..."])[0].output'
 PRELOAD = _training.PRELOAD
 
 
@@ -59,6 +64,11 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
 prepare_test = partial(_training.prepare_test, encode, _test)
 train = partial(_training.train, "classification", encode, METRICS, "examples", len)
 load = partial(_training.load, "classification", encode)
+predict = classified
+
+
+def line(text: str, number: int, encoding: encode.Encoded) -> str | tuple[str, ...]:
+    return fields_of(text, number, read_meta(encoding.folder)["fields"])
 
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
@@ -66,7 +76,7 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     scores, split = config["task"].get("scores") or (), data.splits["test"]
     part = 0.1 if scores else 1.0  # share of the time spent on predictions
     size = config["train"]["batch_size_valid"]
-    batches = predict(model, split, size, lambda share: monitor.stage("testing", part * share))
+    batches = batches_of(model, split, size, lambda share: monitor.stage("testing", part * share))
     batches = list(batches) if scores else batches
     found = score(data, batches, test.name, config["task"]["keep_attention"])
     more = further(model, split, batches, scores, lambda share: monitor.stage("testing", part + (1 - part) * share))

@@ -10,13 +10,16 @@ import numpy as np
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
-from tasks.fertility import metrics, options
 from tasks.seq2seq import encode, fertility
+from tasks.seq2seq.fertility import metrics, options
 
 RECIPE = (1, 1)
 METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
 EVALUATION_KEYS = ("decode", "task.deviations")
 LATER_KEYS = ("model.forward_links",)  # added after cells had ids; while false, not part of an id
+HUB, WAYS, EXAMPLE = "token-classification", (), "model.model(tokens, lengths).argmax(-1)"
+USED_BY = "translations trained with model.fertility=predicted"
+NO_GRAPH = "only tags words for another model"
 PRELOAD = _training.PRELOAD
 
 

@@ -10,10 +10,14 @@ from tasks.cells import _training
 from tasks.data import DataSet
 from tasks.multilabel import encode, fitted, options
 from tasks.multilabel.metrics import MEASURED
+from tasks.multilabel.predict import graph as graph
+from tasks.multilabel.predict import line as line
+from tasks.multilabel.predict import predict as predict
 
 RECIPE = (2, 1)
 METRICS = metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_predictions", "task.deviations")
+HUB, WAYS, EXAMPLE = "tabular-classification", ("label",), "model.label(features)[0].output"
 SEARCH = "task.tune.parameters"
 PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "sklearn.datasets")
 

@@ -14,6 +14,7 @@ from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
 from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation, references, score
+from tasks.seq2seq.predict import predict as predict
 from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
 from tasks.seq2seq.search import decode
@@ -25,6 +26,8 @@ METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 # added after cells had ids; while 0 or false, they are not part of an id
 LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss", "model.output")
+HUB, WAYS, EXAMPLE = "translation", ("translate", "summarize"), 'model.translate(["..."])[0].output'
+NO_GRAPH = "finds its output by beam search, which runs the model once per word and is not one graph"
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacremoses")
 
 

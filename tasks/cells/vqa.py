@@ -10,13 +10,17 @@ from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
 from tasks.data.images import ImageError
+from tasks.data.read.formats import fields_of
 from tasks.vqa import encode, options
 from tasks.vqa.metrics import MEASURED, baselines, evaluation
+from tasks.vqa.predict import answers
+from tasks.vqa.predict import graph as graph
 
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("encode.answers",)  # added after cells had ids; while unset, not part of an id
+HUB, WAYS, EXAMPLE = "visual-question-answering", ("answer",), 'model.answer([("image.png", "...?")])[0].output'
 SHOWN = 160  # largest side, in pixels, of an image in a report
 PRELOAD = (*_training.PRELOAD, "PIL.Image")
 
@@ -47,6 +51,11 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
 prepare_test = partial(_training.prepare_test, encode, _test)
 train = partial(_training.train, "vqa", encode, METRICS, "questions", len)
 load = partial(_training.load, "vqa", encode)
+predict = answers
+
+
+def line(text: str, number: int, encoding: encode.Encoded) -> str | tuple[str, ...]:
+    return fields_of(text, number, ("image", "question"))
 
 
 def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:

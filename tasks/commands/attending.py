@@ -169,7 +169,7 @@ def forced(trained: Finished, source: str, output: str) -> Example:
     """Run the model of every row on `source` while forcing it to write `output`, word by word."""
     panels, tokens = [], []
     for label, cell, loaded in trained.models():
-        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test:
+        with loaded.as_test_set([Pair(source, (output,))], {"digits": None}) as test:
             split = test.splits["test"]
             (weights,) = alignment.forced(loaded.model, split, 1)
             tokens, said = split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]]
@@ -191,7 +191,7 @@ def aligned(trained: Finished, pairs: Sequence[tuple[tuple[str, str], str]]) -> 
         outputs = [prediction.output for prediction in loaded.classify([texts for texts, _ in pairs])]
         device = next(loaded.model.parameters()).device
         about = {"classes": meta["classes"], "fields": meta["fields"]}
-        with loaded.as_test_set([Texts(tuple(texts), 0) for texts, _ in pairs], "texts", about) as test:
+        with loaded.as_test_set([Texts(tuple(texts), 0) for texts, _ in pairs], about) as test:
             split = test.splits["test"]
             for i, output in enumerate(outputs):
                 if i == len(examples):

@@ -6,7 +6,6 @@ node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` 
 
 from __future__ import annotations
 
-import importlib
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
     from tasks.config.request import Override, Request
 
 ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = ("seq2seq", "fertility", "classification", "vqa", "multilabel")
 OF_FAMILY = {"task": "Task", "encode": "Encode", "decode": "Decode"}
 
 Compose = Callable[..., dict[str, Any]]
@@ -148,7 +146,8 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
             if f"encode.{key}" not in keys:
                 config.encode[key] = value
     scores = list(config.task.get("scores") or ())
-    beside = {"chrf"} if "bleu" in scores else {"macro_f1"} if config.task.family == "classification" else set()
+    classes = config.task.family in models.FAMILIES and _has_classes(models.part(config.task.family, "options"))
+    beside = {"chrf"} if "bleu" in scores else {"macro_f1"} if classes else set()
     if beside and "task.scores" not in keys:
         config.task.scores = [*scores, *beside.difference(scores)]
 
@@ -172,7 +171,7 @@ def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> di
     config = completed(values)
     if (config["profile"]["name"], values["runtime"]["device"], config["runtime"]["device"]) == ("gpu", "auto", "cpu"):
         config["runtime"]["device"] = "auto"  # a plan may go on; `reproduce.check_launcher` refuses to run it
-    family = importlib.import_module(f"tasks.{config['task']['family']}.options")
+    family = models.part(config["task"]["family"], "options")
     if unused := [o for o in typed if _node(o) in getattr(family, "NOT_USED", {})]:
         why = family.NOT_USED[_node(unused[0])]
         raise ConfigError(Problem(f"{', '.join(unused)} would change nothing: {why}", _node(unused[0])))
@@ -271,11 +270,15 @@ def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
     if not isinstance(own, str) or not NAME.fullmatch(own):
         told = "must be a name of letters, digits, - and _: it names the cells' folder"
         problems.append(f"task.name={short(own)} {told}")
-    if name in FAMILIES:
-        return importlib.import_module(f"tasks.{name}.options")
-    told = f"task.family={short(name)} is unknown{near(name, FAMILIES)}; allowed: {', '.join(FAMILIES)}"
-    problems.append(Problem(told, "task.family", name, FAMILIES))
+    if isinstance(name, str) and name in models.FAMILIES:
+        return models.part(name, "options")
+    told = f"task.family={short(name)} is unknown{near(name, models.FAMILIES)}; allowed: {', '.join(models.FAMILIES)}"
+    problems.append(Problem(told, "task.family", name, models.FAMILIES))
     return None
+
+
+def _has_classes(family: ModuleType) -> bool:
+    return getattr(family, "CLASSES", False)
 
 
 def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str] = ()) -> dict[str, Any]:
@@ -311,7 +314,7 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
-    if config["train"]["class_weights"] and config["task"]["family"] != "classification":
+    if config["train"]["class_weights"] and not _has_classes(family):
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         found.append(Problem(told, "train.class_weights"))
     best = config["train"]["best_metric"]

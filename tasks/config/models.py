@@ -1,6 +1,6 @@
 """Find architectures by file name, and choose the mapping for each place where a model attends.
 
-An architecture is a file `tasks/<family>/models/<name>.py` with `Options` (see `tasks.config.options`), `Model` (a plain torch
+An architecture is a file `<name>.py` in the folder `models` of its family with `Options` (see `tasks.config.options`), `Model` (a plain torch
 module) and `PLACES`, the places where the model attends. The node `mapping` is used at every place that has no
 `mapping.at.<place>` of its own.
 """
@@ -14,13 +14,16 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tasks.config.options import OptionsError, Problem, near, read, short
+from tasks.config.options import CONFIGS, OptionsError, Problem, near, read, short
 
 if TYPE_CHECKING:  # torch is imported only after the names of a configuration have been checked
     import torch
     from torch import nn
 
 
+ROOT = CONFIGS.parent
+# Name of a family -> its package: the folders of tasks/ that hold a folder `models`.
+FAMILIES = {f.parent.name: ".".join(f.parent.relative_to(ROOT).parts) for f in sorted(ROOT.glob("tasks/**/models"))}
 NOT_PARAMETERS = ("name", "at", "grid")
 WIDEST_PARAMETER = 1e6  # largest parameter of a mapping; larger values would swamp the scores in single precision
 
@@ -46,9 +49,14 @@ class Place:
     unnormalised: bool = False
 
 
+def part(family: str, module: str) -> ModuleType:
+    """A module of a family's package, such as "options"."""
+    return importlib.import_module(f"{FAMILIES[family]}.{module}")
+
+
 def names(family: str) -> list[str]:
     """Names of a family's architectures."""
-    package = importlib.import_module(f"tasks.{family}.models")
+    package = part(family, "models")
     return sorted(m.name for m in pkgutil.iter_modules(package.__path__) if not m.name.startswith("_"))
 
 
@@ -58,7 +66,7 @@ def architecture(family: str, name: str) -> ModuleType:
     if name not in known:
         told = f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"
         raise OptionsError(Problem(told, "model.name", name, known))
-    return importlib.import_module(f"tasks.{family}.models.{name}")
+    return part(family, f"models.{name}")
 
 
 def options(family: str, model: Mapping[str, Any]) -> Any:

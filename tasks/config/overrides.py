@@ -134,7 +134,11 @@ def _composed(file: str, chosen: tuple[Override, ...]) -> DictConfig:
     store.repo = {k: v for k, v in registered.items() if k == "hydra" or k.startswith("_")}
     try:
         with reading():
-            return compose(file, overrides=[one.parsed.input_line for one in chosen])
+            config = compose(file, overrides=[one.parsed.input_line for one in chosen])
+            for one in chosen:
+                if one.key == "optim":  # what a setting changes belongs to the setting's own choice
+                    config.optim = compose(f"optim/{one.value}").optim
+            return config
     finally:
         store.repo = registered
 

@@ -10,9 +10,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KINDS = {"pairs": "pairs of texts", "texts": "texts with a class"}
 KINDS |= {"questions": "questions about images", "features": "features with labels"}
@@ -83,6 +86,41 @@ class Labelled:
         for x, y in zip(self.features, self.labels):
             shown = " ".join(f"{value:g}" for value in x[:8]) + " ..." * (len(x) > 8)
             yield f"labels {' '.join(map(str, np.flatnonzero(y)))}; {len(x)} features: {shown}"
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model's prediction for one input.
+
+    Attributes:
+        output: a text, a class, an answer, or labels joined by "; ".
+        score: for a generated text, its log-probability normalised as `decode.length` says; for a class or an answer,
+            its probability; for labels, their total probability.
+        nbest: pairs (output, score), best first; as many as were requested.
+        attention: float32 weights [T, S] over the source tokens, one row per output token (generated texts) or per
+            attention of the model (classes); over an image, weights of its regions [rows, columns]. None if the model
+            has no attention.
+        source_tokens, output_tokens: names of the S columns and T rows of `attention`; for an image, its columns and
+            rows.
+        unknown: input tokens for which the model has no vector, in order.
+    """
+
+    output: str
+    score: float
+    nbest: tuple[tuple[str, float], ...] = ()
+    attention: "Tensor | None" = None
+    source_tokens: Sequence[str] = ()
+    output_tokens: Sequence[str] = ()
+    unknown: Sequence[str] = ()
+
+    def __str__(self) -> str:
+        return self.output
+
+
+def ranked(p: "Tensor", names: Sequence[str], most: int) -> tuple[tuple[str, float], ...]:
+    """The `most` names with the largest values in p [n], as pairs (name, value), largest first."""
+    values, at = p.topk(min(most, len(names)))
+    return tuple((names[i], value) for i, value in zip(at.tolist(), values.tolist()))
 
 
 def texts_of(record: Pair | Example | Question) -> tuple[str, ...]:

@@ -112,5 +112,5 @@ def register(family: str, base: type) -> None:
     for name in models.names(family):
         registered = registered_name(name)
         config = config_class(registered, *MAPPING, *entries(models.architecture(family, name).Options))
-        own = {"family": family, "architecture": name, "__doc__": f"tasks.{family}.models.{name}"}
+        own = {"family": family, "architecture": name, "__doc__": f"{models.FAMILIES[family]}.models.{name}"}
         register_model(registered, dataclass=config)(type(registered, (base,), own))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.numpy import load_file, save_file
 
 from repro.protocol import Evaluation, scored
@@ -38,6 +39,10 @@ class Choice:
     threshold: float
     f1: float
     model: Fit
+
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """As of a torch module."""
+        return [("weights", torch.from_numpy(self.model.weights))]
 
 
 def predict(output: Output, scores: np.ndarray, threshold: float) -> np.ndarray:

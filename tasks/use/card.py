@@ -15,16 +15,6 @@ from repro.statistics import in_unit, noise_of, over_examples
 from tasks.data import DataError, load_manifest
 
 Scores = Mapping[str, Any]  # the content of a metrics.json
-# The Hub's names.
-PIPELINE = {"seq2seq": "translation", "classification": "text-classification", "vqa": "visual-question-answering"}
-PIPELINE |= {"multilabel": "tabular-classification", "fertility": "token-classification"}
-USE = {
-    "seq2seq": 'model.translate(["..."])[0].output',
-    "classification": 'model.classify(["..."])[0].output',
-    "vqa": 'model.answer([("image.png", "...?")])[0].output',
-    "multilabel": "model.label(features)[0].output",
-    "fertility": "model.model(tokens, lengths).argmax(-1)",
-}
 
 
 def card(
@@ -39,18 +29,23 @@ def card(
             An entry `intervals` has the 95 % intervals of metrics over test examples.
         provenance: provenance.json; empty if the file does not exist.
     """
-    facts, family = {"provenance": ""} | dict(cell.prepared.facts), cell.module.rpartition(".")[2]
+    facts = {"provenance": ""} | dict(cell.prepared.facts)
     name = str(facts.get("name", cell.config["data"]["name"]))
     try:
         manifest: Mapping[str, Any] | None = load_manifest(name)
     except DataError:
         manifest = None
-    # fertility mappings are only for translation models; multilabel has its own solver, without epochs or batches
-    use = {"call": USE[family], "predicts": family != "fertility", "fitted": family == "multilabel"}
-    told = {"cell": cell, "config": cell.config, "training": training, "trained": trained, "provenance": provenance}
+    told = {
+        "cell": cell,
+        "epochs": "best_epoch" in cell.family.METRICS,
+        "config": cell.config,
+        "training": training,
+        "trained": trained,
+        "provenance": provenance,
+    }
     told |= {"hub": _hub(cell, measured).to_yaml(), "scores": _scores(cell, [trained, *measured.values()])}
     made = templates(Path(__file__).parent).get_template("card.md.jinja")
-    return made.render(told, name=name, facts=facts, manifest=manifest, use=use)
+    return made.render(told, name=name, facts=facts, manifest=manifest)
 
 
 def intervals(
@@ -104,7 +99,7 @@ def _scores(cell: Cell, found: Sequence[Scores]) -> Iterator[Score]:
 def _hub(cell: Cell, measured: Mapping[str, Mapping[str, Any]]) -> ModelCardData:
     """What the Hugging Face Hub reads from a model card: task, data, and the scores that are better when higher or lower."""
     data, model = cell.config["data"], str(cell.config["model"]["name"])
-    task = "summarization" if cell.task == "summarization" else PIPELINE[cell.module.rpartition(".")[2]]
+    task = "summarization" if cell.task == "summarization" else cell.family.HUB
     results, names = [], [(one.get("facts") or {}).get("name", data["name"]) for one in measured.values()]
     for one in _scores(cell, [*measured.values()]):
         name, metric = (one.of.get("facts") or {}).get("name", data["name"]), one.metric

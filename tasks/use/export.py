@@ -87,14 +87,14 @@ def export(
                 graphs.write(load_cell(place, plugins=plugins), made)
             if sources is not None:
                 model = load_cell(place, plugins=plugins)
-                if model.name != "seq2seq":
+                if "translate" not in model.family.WAYS:
                     task = model.config["task"]["name"]
                     raise ValueError(f"fairseq-generate needs a model that writes texts, not {task}; drop --fairseq")
                 from tasks.fairseq_plugin.parts import Parts
 
-                with model.as_test_set([Pair(text, ("",)) for text in sources], "pairs", {"digits": None}) as test:
+                with model.as_test_set([Pair(text, ("",)) for text in sources], {"digits": None}) as test:
                     shutil.copytree(test.folder, made / "fairseq" / "data")
-                parts = Parts(model.name, dict(model.config), made / "fairseq" / "data")
+                parts = Parts(model.config["task"]["family"], dict(model.config), made / "fairseq" / "data")
                 parts.write(model.model.cpu(), made / "fairseq" / "model.pt")
             training = (read_json(entry.path("manifest.json")) or {}).get("training", cell.training_id)
             Entry(made).finish(training=training)

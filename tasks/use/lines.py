@@ -10,27 +10,20 @@ features        numbers separated by white space or commas
 =============== ==========================================================================
 """
 
+import inspect
 import io
 import json
-import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from repro.files import usable, write_atomic
-from tasks.classification.encode import EMPTY
 from tasks.data import DataError
-from tasks.data.cache import read_meta
-from tasks.data.read.formats import damaged, lines_of
-from tasks.data.read.labelled import feature
+from tasks.data.read.formats import STANDARD_INPUT, lines_of
 from tasks.draw import terminal
 from tasks.use.model import Loaded, Prediction
-
-STEP, WHERE = "correct the line", Path("standard input")
 
 
 def answer(
@@ -39,7 +32,7 @@ def answer(
     """Read inputs from standard input and print the predictions; see the help of `scripts/predict.py`.
 
     Args:
-        options: `images` for `Loaded.answer` or `digits` for `Loaded.translate`.
+        options: further arguments of the family's `predict`, such as `images` or `digits`.
         heat: also draw the attention in the terminal.
         attention: file for all attention weights.
         drawings: folder for one SVG per input.
@@ -50,7 +43,8 @@ def answer(
     """
     if nbest < 1:
         raise ValueError(f"--nbest {nbest} must be at least 1")
-    if wrong := [o for o in options if o != {"seq2seq": "digits", "vqa": "images"}.get(model.name)]:
+    known = inspect.signature(model.family.predict).parameters if model.family.WAYS else ()
+    if wrong := [o for o in options if o not in known]:
         raise ValueError(f"--{wrong[0]} does not apply to a model of {model.config['task']['name']}; leave it out")
     with usable(model.folder, (DataError, ValueError, OSError)):  # these errors concern the input, not the cell
         found = model.predict(parsed(sys.stdin.buffer.read(), model), nbest=nbest, **options)
@@ -59,8 +53,8 @@ def answer(
     for number, one in enumerate(found, 1):
         if heat:
             print(f"\n{number}\n{terminal.terminal(one, shutil.get_terminal_size().columns)}")
-        if unknown := [word for word in dict.fromkeys(one.unknown) if word != EMPTY]:
-            print(f"line {number}: unknown words: {', '.join(unknown)}", file=sys.stderr)
+        if one.unknown:
+            print(f"line {number}: unknown words: {', '.join(dict.fromkeys(one.unknown))}", file=sys.stderr)
         if drawings:
             write_atomic(drawings / f"{number:0{len(str(len(found)))}d}.svg", terminal.svg(one).encode())
     if attention:
@@ -69,27 +63,13 @@ def answer(
 
 def parsed(raw: bytes, model: Loaded) -> list[Any]:
     """Parse UTF-8 lines into inputs for `Loaded.predict`. Raises DataError, naming the line, if one is invalid."""
-    if model.name == "multilabel":
-        return [_vector(text, number, model.encoding.features) for number, text in lines_of(io.BytesIO(raw), WHERE)]
-    names = {"seq2seq": [""], "fertility": [""], "vqa": ["image", "question"]}.get(model.name)
-    names = names or read_meta(model.encoding.folder)["fields"]
-    found: list[Any] = []
-    for number, text in lines_of(io.BytesIO(raw), WHERE):
+    line = getattr(model.family, "line", lambda text, number, encoding: text)
+    found = []
+    for number, text in lines_of(io.BytesIO(raw), STANDARD_INPUT):
         if not text.strip():
             print(f"line {number} is empty, so its output has no meaning", file=sys.stderr)
-        parts = text.split("\t")
-        if len(names) > 1 and len(parts) != len(names):
-            said, expected = f"{len(parts)} field(s): {text[:60]!r}", f"{' TAB '.join(names)}: one tab between them"
-            raise damaged(WHERE, said, expected, line=number, step=STEP, value=len(parts))
-        found.append(text if len(names) == 1 else tuple(parts))
+        found.append(line(text, number, model.encoding))
     return found
-
-
-def _vector(text: str, number: int, size: int) -> np.ndarray:
-    words = [word for word in re.split(r"[\s,]+", text) if word]
-    if len(words) != size:
-        raise damaged(WHERE, f"{len(words)} numbers", f"{size} numbers", line=number, step=STEP, value=len(words))
-    return np.array([feature(word, WHERE, number, step=STEP) for word in words])
 
 
 def printed(predictions: Sequence[Prediction], nbest: int) -> Iterator[str]:

@@ -126,8 +126,6 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
         ConfigError: the overrides are invalid.
         StoreError: the cell is invalid.
     """
-    import torch
-
     with usable(folder, (compose.ConfigError,)):
         if cell.module != compose.module_of(cell.config):
             family_of = str(cell.config["task"]["family"])[:80]
@@ -140,9 +138,8 @@ def opened(folder: Path, cell: cells.Cell, overrides: Sequence[str] = ()) -> tup
                 raise ValueError(f"config.yaml: {error}") from error
             config = evaluation_config(cell.config, overrides)
     with usable(folder):  # the overrides have been checked, so the error is in the folder
-        model, encoding = cell.family.load(config, folder)  # type: ignore[attr-defined]
-        fitted = [] if isinstance(model, torch.nn.Module) else [("weights", torch.from_numpy(model.model.weights))]
-        if wrong := [name for name, w in fitted or model.named_parameters() if not bool(torch.isfinite(w).all())]:
+        model, encoding = cell.family.load(config, folder)
+        if wrong := [name for name, w in model.named_parameters() if not bool(w.isfinite().all())]:
             raise ValueError(f"weights that are not finite: {wrong[0]}")
     return config, model, encoding
 

@@ -1,15 +1,21 @@
-"""Predicts answers to the questions of a split, with the model's attention to the images; plain torch."""
+"""Answers to the questions of a split or to your own, with the model's attention to the images; plain torch."""
 
+import copy
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tasks.data.errors import DataError
 from tasks.data.examples import Examples, padded
+from tasks.data.images import Blank, ImageError, ImageInput
 from tasks.data.progress import Done, untold
-from tasks.vqa.encode import Encoded, Split
+from tasks.data.records import Prediction, Question, ranked
+from tasks.data.symbols import FIRST, PAD, UNK
+from tasks.vqa.encode import Encoded, Split, words_of
 from tasks.vqa.models._layers import Reduced, cell_weights
 
 
@@ -108,3 +114,74 @@ def predict(model: nn.Module, encoded: Encoded, split: Split, batch_size: int, d
         on_cpu = Reduced(*(None if t is None else t.cpu() for t in reduced))
         yield Batch(numbers, logits.float().cpu(), cell_weights(on_cpu, model.reduce_image.alpha, model.grid), on_cpu)
         done((numbers[-1] + 1) / len(split))
+
+
+def answers(
+    used: Any, asked: Sequence[tuple[str | Path, str]], *, nbest: int = 1, images: str | Path | None = None
+) -> list[Prediction]:
+    """Answers of a model (a `tasks.use.model.Loaded`) to pairs (image, question).
+
+    Args:
+        images: folder to which the image paths are relative (default: the working directory). For a model that reads
+            features, this must be the feature store (`scripts/extract_features.py`) that holds the images' features
+            under these names.
+
+    Raises:
+        ValueError: the model reads features and `images` is None.
+        DataError: an image is missing or cannot be read.
+    """
+    spec = used.encoding.image_spec
+    blank = (spec.kind, spec.grid, spec.channels) == (Blank.kind, Blank.grid, Blank.channels)
+    kind = "none" if blank else spec.kind
+    if kind == "features" and images is None:
+        raise ValueError("this model reads features of images; name their store by images=FOLDER (--images FOLDER)")
+    store = Path(images) if images is not None and kind == "features" else None
+    source = Pictures(Path(images or ".")) if kind == "pixels" else None
+    questions = [Question(i, str(image), text, (), "", "other") for i, (image, text) in enumerate(asked)]
+    found = []
+    with used.as_test_set(questions, {"images": ImageInput(kind, spec.grid, source, store)}) as test:
+        split, rows = test.splits["test"], used.config["decode"]["batch_size"]
+        if bad := [q.image for q, row in zip(questions, split.image) if row < 0]:
+            why = test.images.bad.get(bad[0], f"{images} has no image of this name")
+            step = "correct its name or the file, or pass --images FOLDER"
+            raise DataError(f"image {bad[0]!r} cannot be read", why, step)
+        for numbers, logits, weights, _ in predict(used.model, test, split, rows):
+            for row, i in enumerate(numbers.tolist()):
+                best = ranked(logits[row].sigmoid(), test.answers, nbest)
+                regions = weights[row].unflatten(0, used.model.grid).float()
+                down, across = regions.shape
+                names = [str(c + 1) for c in range(across)], [f"row {r + 1}" for r in range(down)]
+                unknown = [w for w, n in zip(words_of(questions[i].text), split.tokens[i]) if n == UNK]
+                found.append(Prediction(*best[0], best, regions, *names, unknown))
+    return found
+
+
+class Pictures:
+    """Image files in `folder`; a key is an absolute path or a path relative to `folder`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def fingerprint(self) -> str:
+        return str(self.folder)
+
+    def read(self, key: str) -> bytes:
+        """The bytes of the image file. Raises ImageError if it cannot be read."""
+        try:
+            return (self.folder / key).read_bytes()
+        except OSError as error:
+            raise ImageError(f"{self.folder / key}: {error.strerror}") from error
+
+
+def graph(used: Any) -> tuple[nn.Module, Any, dict[str, Tensor], list[str]]:
+    """The network, the function to write as ONNX, an example of each input by its name, and the names of the outputs."""
+    network, spec = copy.deepcopy(used.model).cpu().eval(), used.encoding.image_spec
+    tokens = torch.full((2, 5), FIRST)
+    tokens[1, -1] = PAD
+    regions = (spec.grid[0] * spec.grid[1], spec.channels)
+    images = torch.zeros(2, *spec.grid, 3, dtype=torch.uint8) if spec.kind == "pixels" else torch.zeros(2, *regions)
+
+    def probabilities(tokens: Tensor, images: Tensor) -> Tensor:
+        return network(tokens, images, torch.arange(tokens.shape[0]))[0].float().sigmoid()
+
+    return network, probabilities, {"tokens": tokens, "images": images}, ["probabilities"]

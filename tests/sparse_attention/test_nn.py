@@ -303,13 +303,12 @@ def test_a_state_dict_with_a_learned_mapping_needs_strict_false():
             into.load_state_dict(source.state_dict())
 
 
-def test_a_bias_that_is_no_flag_is_the_mappings():
-    for bias, flag, own in ((-1.0, True, -1.0), (2, True, 2.0), (False, False, None), (None, False, None)):
-        attend = sa.nn.MultiheadAttention(8, 2, mapping="sigmoid", bias=bias)
-        assert (attend.in_proj_bias is not None, attend.mapping.bias) == (flag, own)
-    assert sa.nn.MultiheadAttention(8, 2, bias=0).in_proj_bias is None  # torch takes it
-    with pytest.raises(ValueError, match="sparsemax has no parameter 'bias'"):
-        sa.nn.MultiheadAttention(8, 2, bias=-1.0)
+def test_a_bias_that_is_a_float_is_the_mappings_until_0_4():
+    for bias, flag in ((False, False), (None, False), (2, True)):
+        assert (sa.nn.MultiheadAttention(8, 2, bias=bias).in_proj_bias is not None) == flag
+    with pytest.warns(DeprecationWarning, match=r"sa.make\('sigmoid', bias=-1.0\)"):
+        attend = sa.nn.MultiheadAttention(8, 2, mapping="sigmoid", bias=-1.0)
+    assert attend.in_proj_bias is not None and attend.mapping.bias == -1.0
     attend = nn.MultiheadAttention(8, 2)
     sa.nn.replace(attend, "sigmoid", bias=-1.0)
     assert attend.mapping.bias == -1.0

@@ -41,7 +41,7 @@ def losses(scores: Tensor, classes: Tensor) -> Tensor:
     total: Tensor = sa.losses.fenchel_young(scores, classes, "entmax", alpha=1.3)
     total = total + sa.losses.sparsemax_loss(scores, classes, reduction="mean")
     total += sa.losses.FenchelYoungLoss("fusedmax", lam=0.1)(scores, classes)
-    return total + sa.max_omega(scores, "sparsemax").mean() + sa.prox.tv1d(scores, 0.1).sum()
+    return total + sa.max_omega(scores, "sparsemax").mean()
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, str]:

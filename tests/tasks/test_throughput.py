@@ -1,4 +1,4 @@
-"""Benchmarks of training: both sides of a ratio do the same work, the language model is causal; their pages."""
+"""Benchmarks of training: mappings take turns, the language model is causal; their pages."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ import torch
 
 import sparse_attention as sa
 import tasks.fairseq_plugin  # noqa: F401  registers the models
-from benchmarks import documents, throughput
+from benchmarks import attention as bench
+from benchmarks import throughput
 from benchmarks.language_model import training
 from benchmarks.language_model.data import window
 from benchmarks.language_model.model import Block, LanguageModel, rotated, turns
-from tasks.data.examples import padded
 from tasks.layers import attention
-from tasks.seq2seq.encode import open_encoded
 
 SIZES = throughput.Sizes(words=30, batch=4, shortest=2, longest=6, beam=3, output=5)
 SMALL = ("model.hidden_dim=8", "model.dropout=0")
@@ -23,37 +22,22 @@ TINY = {"LSTM": ("model=lstm_opennmt", *SMALL, "model.embed_dim=8", "model.init_
 TINY["Transformer"] = ("model=transformer_small", *SMALL, "model.ff_dim=8", "model.heads=2")
 
 
-@pytest.mark.parametrize("model", TINY)
-def test_the_plain_loops_do_what_ours_do(model, tmp_path):
-    config = throughput.configuration(TINY[model], "softmax", SIZES, tmp_path, "cpu")
-    path = throughput.encode(config)
-    encoded = open_encoded(path)
-    ours = throughput.Updates(config, path, tmp_path)
-    plain = throughput.PlainTraining(config, encoded, ours)
-    losses = []
-    ours.training.read = lambda: losses.extend(one.log["loss"] for one in ours.training.trainer.read())
-    for _ in range(throughput.READ_EVERY):
-        ours()
-        plain()
-    assert len(losses) == throughput.READ_EVERY and sum(losses) == pytest.approx(plain.loss, rel=1e-4)
-    split = encoded.splits["dev"]
-    source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
-    options = throughput.read(throughput.Decode, {"beam": SIZES.beam, "max_len_b": SIZES.output}, "decode")
-    with torch.no_grad():
-        found = throughput.beam_search(ours.net.eval(), source, lengths, options, 1)
-    bare = throughput.plain_model(config, encoded, ours.net).eval()
-    by_hand = throughput.plain_search(bare, source, lengths, SIZES.beam, SIZES.output)
-    assert [beams[0].ids for beams in found] == by_hand
+def test_mappings_take_turns_in_training_and_search(monkeypatch, tmp_path):
+    monkeypatch.setattr(throughput, "MODELS", TINY)
+    for model in TINY:
+        tables = throughput.measure(model, ["sparsemax"], SIZES, tmp_path / model, "cpu", 3, lambda line: None)
+        assert tables[0].tokens >= SIZES.batch * (SIZES.shortest + 1) and tables[1].tokens == SIZES.batch
+        for one in tables:
+            assert [*one.ratios] == ["sparsemax"] and len(one.ratios["sparsemax"]) == 3 and one.seconds > 0
 
 
 def test_the_page_keeps_its_other_sections_and_shows_what_misses_its_goal():
-    ratios = {"sparsemax": [0.9, 0.95, 0.96], "entmax": [0.98] * 3, throughput.PLAIN: [1.0, 1.1, 1.2]}
+    ratios = {"sparsemax": [0.9, 0.95, 0.96], "entmax": [0.98] * 3}
     training = throughput.Table("LSTM", "training", ratios, 0.5, 100)
     search = throughput.Table("LSTM", "beam search", {"sparsemax": [1.0]}, 2.0, 32)
     section = throughput.markdown([training, search], SIZES, "cpu", "a machine")
     assert "| softmax, tokens/s | 200 |" in section and "| softmax, sentences/s | 16 |" in section
     assert "| sparsemax | **0.95** (0.90-0.96) |" in section and "| entmax | 0.98 (" in section
-    assert "| softmax to the plain loop | **0.91** (" in section
     page = throughput.with_section("# Benchmarks\n\n## Forward\n\nfigures\n", section)
     assert page.startswith("# Benchmarks\n\n## Forward\n\nfigures\n\n## Training and decoding\n")
     assert throughput.with_section(page, section) == page
@@ -64,18 +48,18 @@ def test_steps_over_documents_on_both_paths(monkeypatch):
     monkeypatch.setattr(
         attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
     )
-    sizes = documents.Sizes(words=9, batch=4)
-    step, density = documents.training("sparsemax", "library", sizes)
+    sizes = bench.Documents(words=9, batch=4)
+    step, density = bench.document_training("sparsemax", "library", sizes)
     step()
     assert asked == [False] * 2 and 0 < density() < 1
     asked.clear()
-    documents.training("sparsemax", "composition", sizes)[0]()
+    bench.document_training("sparsemax", "composition", sizes)[0]()
     assert asked == [True] * 2
-    monkeypatch.setattr(documents, "peak_memory", lambda step, *case: 10.0)
-    rows = documents.measure(sizes, 1, ["softmax", "sparsemax"])
-    assert [(row.mapping, row.path) for row in rows] == [*itertools.product(("softmax", "sparsemax"), documents.PATHS)]
+    monkeypatch.setattr(bench, "peak_memory", lambda step, *case: 10.0)
+    rows = bench.measure_documents(sizes, 0.01, ["softmax", "sparsemax"])
+    assert [(row.mapping, row.path) for row in rows] == [*itertools.product(("softmax", "sparsemax"), bench.PATHS)]
     assert rows[0].density == 1 and rows[2].density < 1 and min(row.seconds for row in rows) > 0
-    for found in (documents.names(), throughput.names()):  # those that need scores alone
+    for found in (bench.fused_names(), throughput.names()):  # those that need scores alone
         assert {"softmax", "sparsemax", "entmax", "fusedmax"} <= {*found} and "constrained_softmax" not in found
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...describe import InvalidValue
 from . import attention
 from .attention import _POINTER, _POWERS, ELEMENTS
 from .memory import address
@@ -123,7 +122,7 @@ class Step(ctypes.Structure):
 def _step(k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, **fields: Any) -> Step:
     if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
         said = f"k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} (groups, channels) must agree, and {heads} heads must be a multiple of k's groups"
-        raise InvalidValue(said, key="panels", value=panels.of)
+        raise ValueError(said)
     memory = k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held)
     sizes = panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2]
     return Step(
@@ -140,7 +139,7 @@ def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
         address(x[:1, :1], dtype, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
     if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
         said = f"{name} has strides {x.stride()}; within each group it must be contiguous: pass {name}.contiguous()"
-        raise InvalidValue(said, key="strides", value=x.stride())
+        raise ValueError(said)
 
 
 def step(

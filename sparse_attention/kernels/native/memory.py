@@ -11,7 +11,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from ...describe import InvalidType, InvalidValue
 from ..reference import NoMemory
 
 
@@ -21,7 +20,7 @@ class ByType(dict[torch.dtype, Callable[..., int]]):
     def __missing__(self, dtype: torch.dtype) -> Callable[..., int]:
         known = ", ".join(map(str, self)) or "none yet: available(op, x) loads them"
         said = f"no native kernels are loaded for {dtype}; loaded dtypes: {known}"
-        raise InvalidType(said, key="dtype", value=dtype)
+        raise TypeError(said)
 
 
 def dense(x: Tensor) -> Tensor:
@@ -43,17 +42,17 @@ def dense(x: Tensor) -> Tensor:
 def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
     """The address of the ``count`` values of ``x``, which must be `dense`; 0 if there are none.
 
-    Raises ``InvalidType`` for a wrong dtype, ``InvalidValue`` for a wrong number or order of values, and ``NoMemory``.
+    Raises TypeError for a wrong dtype, ValueError for a wrong number or order of values, and ``NoMemory``.
     """
     if x.dtype is dtype and x.numel() == count and x.is_contiguous() and x.is_cpu and not x.is_neg():
         return x.data_ptr() or nowhere(x)
     needs, shape, strides = "a native kernel needs", tuple(x.shape), x.stride()
     if x.dtype is not dtype:
-        raise InvalidType(f"{needs} dtype {dtype}, not {x.dtype}; convert it", key="dtype", value=x.dtype)
+        raise TypeError(f"{needs} dtype {dtype}, not {x.dtype}; convert it")
     if x.numel() != count:
-        raise InvalidValue(f"{needs} {count} values, not a tensor of shape {shape}", key="shape", value=shape)
+        raise ValueError(f"{needs} {count} values, not a tensor of shape {shape}")
     dense(x)  # raises the error if memory is missing
-    raise InvalidValue(f"{needs} dense(x), not strides {strides} of shape {shape}", key="strides", value=strides)
+    raise ValueError(f"{needs} dense(x), not strides {strides} of shape {shape}")
 
 
 def nowhere(x: Tensor) -> int:

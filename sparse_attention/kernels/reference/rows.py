@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ...errors import Refused
+
 # A hyperparameter: a number, or one value per row as a tensor [..., 1].
 Value = float | Tensor
 
 
-class NoMemory(ValueError):
+class NoMemory(Refused, ValueError):
     """The tensor has no memory of its own, so only torch's dispatcher can handle it."""
 
 

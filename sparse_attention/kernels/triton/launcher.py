@@ -21,8 +21,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...errors import Refused
 
-class LaunchFailed(RuntimeError):
+
+class LaunchFailed(Refused, RuntimeError):
     """A kernel did not compile or did not fit on the device. Nothing was computed."""
 
 

@@ -19,7 +19,7 @@ import math
 import torch
 from torch import Tensor
 
-from ...describe import InvalidValue, Param
+from ...describe import Param
 
 _ALPHA = Param("alpha", low=1.0, closed_low=True, tensor=False, meaning="1 is the Gaussian, 2 sparsemax")
 # Maps alpha to the exponent k of (1 - |y|^2)^k. Attention with Gaussian RBFs has a closed form only for integer k.
@@ -36,7 +36,7 @@ def closed_form_order(alpha: float) -> int:
             return order
     allowed = "1 (Gaussian), 4/3 (triweight), 3/2 (biweight), 2 (truncated parabola)"
     said = f"alpha={alpha!r} has no closed-form continuous attention; allowed: {allowed}. "
-    raise InvalidValue(f"{said}For the density alone use BetaGaussian(alpha=...).", key="alpha", value=alpha)
+    raise ValueError(f"{said}For the density alone use BetaGaussian(alpha=...).")
 
 
 def check_alpha(alpha: float) -> float:

@@ -15,7 +15,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...describe import InvalidType, InvalidValue, Refusal, refuse
 from ...rows.shape import constant, in_float64
 from .attention1d import continuous_attention_1d
 from .attention2d import QUADRATURE, check_quadrature, continuous_attention_2d
@@ -228,7 +227,7 @@ class ContinuousAttention2d(nn.Module):
         if values.shape[1] != self.grid[0] * self.grid[1]:
             said = f"values have {values.shape[1]} positions, but the layer was built for {self.grid[0]} x {self.grid[1]}; "
             said += "build it with grid=(rows, columns) of the feature map"
-            raise InvalidValue(said, key="values", value=values.shape[1], allowed=self.grid)
+            raise ValueError(said)
 
     def extra_repr(self) -> str:
         return f"grid={self.grid}, {self.basis!r}, alpha={self.alpha:.4g}, quadrature={self.quadrature!r}"
@@ -307,7 +306,7 @@ def _check_one_source(**sources: object) -> None:
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
         said = f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}"
-        raise InvalidValue(said, value=tuple(given), allowed=tuple(sources))
+        raise ValueError(said)
 
 
 def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -> Tensor | None:
@@ -315,15 +314,15 @@ def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -
     allowed = tuple(values.shape[:2])
     if weights is not None and (weights.shape[0], weights.shape[-1]) != allowed:
         said = f"weights {tuple(weights.shape)} must have the batch and positions {allowed} of the values"
-        raise InvalidValue(said, key="weights", value=tuple(weights.shape), allowed=allowed)
+        raise ValueError(said)
     if mask is None:
         return None
     if mask.dtype != torch.bool:
         said = f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())"
-        raise InvalidType(said, key="mask", value=mask.dtype, allowed=torch.bool)
+        raise TypeError(said)
     if mask.shape != allowed:
         said = f"mask of shape {tuple(mask.shape)} must have the shape {allowed} of the values"
-        raise InvalidValue(said, key="mask", value=tuple(mask.shape), allowed=allowed)
+        raise ValueError(said)
     return mask
 
 
@@ -331,11 +330,12 @@ _OPTIONS = {param.name: param for param in (RIDGE, PADDING, MATCH, PLACES, QUADR
 
 
 def _check_options(alpha: float, **options: Any) -> None:
-    """Raises a single InvalidValue that reports all invalid options."""
-    mistakes: list[Refusal] = []
+    """Raises a single ValueError that reports all invalid options."""
+    mistakes = []
     for check, value in ((closed_form_order, alpha), *((_OPTIONS[name].check, v) for name, v in options.items())):
         try:
             check(value)
-        except InvalidValue as error:
-            mistakes.append(error)
-    refuse(mistakes, "\n")
+        except ValueError as error:
+            mistakes.append(str(error))
+    if mistakes:
+        raise ValueError("\n".join(mistakes))

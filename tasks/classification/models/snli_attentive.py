@@ -59,6 +59,32 @@ class Gru(nn.Module):
         return torch.stack(states, 1), h
 
 
+class OnnxGru(nn.Module):
+    """`Gru` as ONNX's operator of that name; torch.onnx would write its loop for the words of the example only.
+
+    ONNX has h' = (1 - z) h~ + z h, so its z is one minus ours: the weights of that gate change their sign.
+    """
+
+    def __init__(self, gru: Gru) -> None:
+        super().__init__()
+
+        def joined(gates: Tensor, candidate: Tensor) -> Tensor:
+            update, reset = gates.chunk(2)
+            return torch.cat((-update, reset, candidate))[None]
+
+        bias = joined(gru.gates.bias, gru.candidate.bias)
+        self.weights = nn.Parameter(joined(gru.gates.weight, gru.candidate.weight))
+        self.state_weights = nn.Parameter(joined(gru.state_gates.weight, gru.state_candidate.weight))
+        self.bias = nn.Parameter(torch.cat((bias, torch.zeros_like(bias)), 1))
+
+    def forward(self, x: Tensor, mask: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
+        (rows, words), size = x.shape[:2], h.shape[1]
+        inputs = (x.transpose(0, 1), self.weights, self.state_weights, self.bias, mask.sum(1).int(), h[None])
+        given = {"dtypes": (x.dtype, x.dtype), "shapes": ((words, 1, rows, size), (1, rows, size))}
+        states, last = torch.onnx.ops.symbolic_multi_out("GRU", inputs, {"hidden_size": size}, **given)
+        return states.squeeze(1).transpose(0, 1), torch.where(mask.any(1, keepdim=True), last.squeeze(0), h)
+
+
 class Model(WordModel):
     """Built from `Options`, an encoding (see `WordModel`) and {"attention": mapping}."""
 

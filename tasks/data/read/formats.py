@@ -36,6 +36,7 @@ LONGEST_TEXT = 1_000_000  # characters of a text or line
 # letters without a space, in scripts that have them: tokenisers take quadratic time in this length
 LONGEST_WORD = 1_000
 TOO_LONG = f"a text of more than {LONGEST_TEXT:,} characters or a word of more than {LONGEST_WORD:,}"
+STEP, STANDARD_INPUT = "correct the line", Path("standard input")
 AGAIN = "correct the file, or fetch it again; or correct what names it (data.path, data.mirror, encode.vectors)"
 
 
@@ -63,6 +64,15 @@ def damaged(
     """The error for a file with unexpected content: file and position, what was found, what was expected."""
     place = (f", line {line:,}" if line else "") + (f", byte {byte:,}" if byte >= 0 else "")
     return DataError(f"{path.name}{place}: {what}", f"{path}: expected {expected}", step, path.name, value, line or 0)
+
+
+def fields_of(text: str, number: int, names: Sequence[str]) -> str | tuple[str, ...]:
+    """The fields of a line of standard input, separated by tabs; the text itself if there is one. Raises DataError."""
+    parts = text.split("\t")
+    if len(names) > 1 and len(parts) != len(names):
+        found, expected = f"{len(parts)} field(s): {text[:60]!r}", f"{' TAB '.join(names)}: one tab between them"
+        raise damaged(STANDARD_INPUT, found, expected, line=number, step=STEP, value=len(parts))
+    return text if len(names) == 1 else tuple(parts)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ from functools import partial
 
 import pytest
 import torch
-from refusals import refused
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -122,7 +121,7 @@ def test_planar_layer_by_hand():
     assert (info.position_weights[~mask] == 0).all()
     legacy = ct.ContinuousAttention2d(quadrature="paper-code")(values, weights=weights)[0]
     assert 1e-4 < (legacy - context).abs().max() / context.abs().max() < 0.3
-    with refused(ValueError, key="values", value=196, allowed=(7, 7)):
+    with pytest.raises(ValueError, match=r"values have 196 positions, .* 7 x 7"):
         ct.ContinuousAttention2d((7, 7))(values, weights=weights)
 
 
@@ -168,13 +167,13 @@ def test_masks_and_weights_that_do_not_fit_are_refused():
     values, weights = torch.randn(2, 36, 3), torch.softmax(torch.randn(2, 36), -1)
     plane, line = ct.ContinuousAttention2d((6, 6), ct.GaussianBasis2d.grid(5, 5, 0.01)), ct.ContinuousAttention1d(BASIS)
     for layer in (plane, line):
-        with refused(TypeError, key="mask", value=torch.float32):
+        with pytest.raises(TypeError, match=r"mask has dtype torch.float32"):
             layer(values, torch.ones(2, 36), weights=weights)
-        with refused(ValueError, key="mask", value=(2, 35), allowed=(2, 36)):
+        with pytest.raises(ValueError, match=r"mask of shape \(2, 35\) .* \(2, 36\)"):
             layer(values, torch.ones(2, 35, dtype=torch.bool), weights=weights)
-        with refused(ValueError, key="weights", value=(2, 30), allowed=(2, 36)):
+        with pytest.raises(ValueError, match=r"weights \(2, 30\) .* \(2, 36\)"):
             layer(values, weights=weights[:, :30])
-    with refused(ValueError, key="ridge", value=-1.0):
+    with pytest.raises(ValueError, match=r"ridge=-1.0 is out of range"):
         ct.ContinuousAttention1d(BASIS, ridge=-1.0)
     with pytest.raises(ValueError):
         ct.ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
@@ -196,17 +195,14 @@ def test_layers_copy_save_and_cast():
 
 
 def test_options_and_sources_are_checked_together():
-    with refused(ValueError) as caught:
+    with pytest.raises(ValueError, match=r"(?s)alpha=1.7.*pad_positions='yes'.*moment_match='tp'"):
         ct.ContinuousAttention1d(BASIS, 1.7, pad_positions="yes", moment_match="tp")
-    found = {e.key: e.value for e in caught.value.errors}
-    assert found == {"alpha": 1.7, "pad_positions": "yes", "moment_match": "tp"}
-    assert all(f"{key}={value!r}" in str(caught.value) for key, value in found.items())
     values, _ = batch()
-    with refused(ValueError, value=(), allowed=("query", "params", "weights")):
+    with pytest.raises(ValueError, match="exactly one of query, params, weights; got none"):
         ct.ContinuousAttention1d(BASIS)(values)
     with pytest.raises(ValueError):
         ct.ContinuousAttention1d(BASIS)(values, query=torch.zeros(3, 2))
-    with refused(ValueError, key="quadrature", value="x"):
+    with pytest.raises(ValueError, match="quadrature='x' is not one of"):
         ct.ContinuousAttention2d(quadrature="x")
 
 
@@ -221,9 +217,9 @@ def test_registry_knows_the_transforms():
         wanted = ct.continuous_entmax(mu, sigma_sq, BASIS, alphas[name])
         assert torch.equal(registry.make(name)(mu, sigma_sq, BASIS), wanted)
         assert torch.equal(registry.spec(name).function(mu, sigma_sq, BASIS), wanted)
-    with refused(ValueError, key="quadrature", value="polar"):
+    with pytest.raises(ValueError, match="quadrature='polar' is not one of"):
         registry.make("continuous_sparsemax", quadrature="polar")
-    with refused(ValueError, key="max_components", value=2.5, allowed="a whole number, max_components >= 1"):
+    with pytest.raises(ValueError, match=r"max_components=2.5 .* a whole number, max_components >= 1"):
         registry.make("continuous_mixture", max_components=2.5)
     weights = torch.softmax(torch.randn(2, 36), -1)
     basis = ct.GaussianBasis2d.grid(5, 5, 0.01)

@@ -1,13 +1,12 @@
 """Native code sees addresses alone: every entry gives on views what it gives on copies, and refuses what does not fit."""
 
+import re
 from functools import partial
 
 import pytest
 import torch
 from kernel_oracles import decoded, defaults, dense_weights
-from refusals import refused
 
-from sparse_attention.describe import Refusal
 from sparse_attention.kernels import native
 from sparse_attention.kernels.native import attention, decoding, memory
 
@@ -108,7 +107,9 @@ def test_masked_rows_refuse_what_it_would_read_past():
         ("shape", (5,), None, 1, 1, theta[:5]),
         ("dtype", torch.float32, None, 1, 1, theta.float()),
     ):
-        with refused(Refusal, key=key, value=value):
+        with pytest.raises(
+            (TypeError, ValueError), match=re.escape(f"{key} {value}") + "|" + re.escape(f"not {value}")
+        ):
             make("sparsemax", *call, 1.0).forward(x)
     found, _ = make("sparsemax", kept[:1], 6, 1, theta, 1.0).forward(x)
     assert torch.equal(found, native.OPS["sparsemax"].forward(x, gamma=1.0)[0])
@@ -128,7 +129,7 @@ def test_decoding(view):
         torch.testing.assert_close(found, copied)
         torch.testing.assert_close(decoded(q, rows, held, panels, **told), expected[:, 0])
     if view is VIEWS["transposed"]:
-        with refused(ValueError, key="strides"):
+        with pytest.raises(ValueError, match="strides"):
             decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
 
 
@@ -142,19 +143,19 @@ def test_decoding_refuses_what_it_would_read_past():
     dtype = (q.double(), out), (q, out, ones(4, 70).double())
     for key, cases in (("strides", strides), ("shape", shape), ("dtype", dtype)):
         for given in cases:
-            with refused(Refusal, key=key):
+            with pytest.raises((TypeError, ValueError), match=key):
                 step(*given)
     seen = torch.tensor([3])
     for key, lengths in (("strides", seen.expand(4)), ("shape", seen), ("dtype", seen.int().repeat(4))):
-        with refused(Refusal, key=key):
+        with pytest.raises((TypeError, ValueError), match=key):
             decoding.step(4, k, v, panels, **told, lengths=lengths)
-    with refused(ValueError, key="shape"):
+    with pytest.raises(ValueError, match="shape"):
         decoding.step(4, k, v, panels, **told, slopes=ones(4), sinks=ones(2))
     for keys, values in ((k[:1], v[:1]), (k, v[:, :60]), (k[..., :8].contiguous(), v)):
-        with refused(ValueError, key="panels", value=(2, 16)):
+        with pytest.raises(ValueError, match=r"panels of \(2, 16\)"):
             decoding.step(4, keys, values, panels, **told)
     for keys, values, dtype in ((k, v.half(), torch.float16), (k.double(), v, torch.float64)):
-        with refused(TypeError, key="dtype", value=dtype):
+        with pytest.raises(TypeError, match=f"{dtype}"):
             decoding.step(4, keys, values, panels, **told)
 
 
@@ -163,9 +164,9 @@ def test_gradients_of_another_size_or_type_are_refused():
     for op in ("sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax"):
         p, saved = native.OPS[op].forward(x, **defaults(op))
         for key, g in (("shape", normal(4, 7)), ("dtype", normal(5, 7).double())):
-            with refused(Refusal, key=key):
+            with pytest.raises((TypeError, ValueError), match=key):
                 native.OPS[op].backward(g, p, saved, **defaults(op))
-    with refused(TypeError, key="dtype", value=torch.float16):
+    with pytest.raises(TypeError, match=r"torch.float16"):
         native.OPS["sparsemax"].forward(x.half(), gamma=1.0)
 
 
@@ -175,7 +176,7 @@ def test_an_address_is_given_to_what_fits_alone():
     assert memory.address(x[:0], torch.float32, 0) == x[:0].data_ptr()
     strided = (x.T, x[:1].expand(5, 7), torch._neg_view(x))
     for key, wrong in (("dtype", x.double()), ("shape", x[1:]), *(("strides", y) for y in strided)):
-        with refused(TypeError if key == "dtype" else ValueError, key=key):
+        with pytest.raises(TypeError if key == "dtype" else ValueError, match=key):
             memory.address(wrong, torch.float32, 35)
     for nowhere in (x.to("meta"), torch._efficientzerotensor((5, 7))):
         with pytest.raises(memory.NoMemory):

@@ -89,7 +89,7 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
     for heat, (_, row) in zip((one, other), cells):
         assert heat.weights.shape == (len(heat.down), len(heat.across))
         loaded = load_cell(row.entry(None).folder)
-        with loaded.as_test_set([Pair(source, (output,))], "pairs", {"digits": None}) as test, torch.no_grad():
+        with loaded.as_test_set([Pair(source, (output,))], {"digits": None}) as test, torch.no_grad():
             ids = torch.tensor([test.splits["test"].source[0].tolist()])
             before = torch.tensor([[EOS, *test.splits["test"].target[0].tolist()]])
             _, attention = loaded.model(ids, torch.tensor([ids.size(1)]), before)

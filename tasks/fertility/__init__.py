@@ -1,1 +1,0 @@
-"""Tagging source words with their fertilities: the tagger and its metrics; the data come from `tasks.seq2seq`."""
