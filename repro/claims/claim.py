@@ -16,11 +16,11 @@
         experiment: niculae2017_nmt     the experiment whose cells test the claim
         profile: cpu                    its profile
         columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
-        pooled: false                   if true, the mean over the columns is tested, for each seed; of a trend, all
-                                        columns and seeds are blocks of one test
+        pooled: false                   if true, the mean over the columns is tested, for each seed
         than: ["mean[89]"]              the effect in `columns` minus that in these columns is tested
-        rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
-        grid: lam                       for a trend: over the values of this key in the grid of the only row
+        rows: [sparsemax]               each row is compared with each of `against`
+        grid: lam                       for a trend: over the values of this key in the grid of the only row; the seeds of
+                                        each column are the blocks of the test
         against: [softmax]
         metrics: [test/bleu]            each is tested
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
@@ -133,7 +133,7 @@ class Claim:
     def asks(self) -> str:
         """The tested question as text."""
         bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
-        other = {"trend": f"ever {self.direction} from row to row", "most": f"{self.direction} in most settings"}
+        other = {"trend": f"ever {self.direction} over the grid", "most": f"{self.direction} in most settings"}
         return f"{bound} {self.margin:g}" if bound else other.get(self.test, self.direction)
 
     @property
@@ -236,6 +236,8 @@ def _wrong(claim: Claim) -> list[str]:
         problems.append(f"margin={claim.margin:g} must be above 0")
     if claim.test != "trend" and not claim.against:
         problems.append(f"{claim.test} needs the rows that it is `against`")
-    if claim.grid and (claim.test != "trend" or len(claim.rows) != 1):
-        problems.append(f"grid={claim.grid!r} needs test=trend and one row")
+    if bool(claim.grid) != (claim.test == "trend") or (claim.grid and len(claim.rows) != 1):
+        problems.append(
+            f"grid={claim.grid!r} and test={claim.test}: a trend, and no other test, needs a grid and one row"
+        )
     return problems

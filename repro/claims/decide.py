@@ -248,7 +248,7 @@ def _samples(
     whole = claim.pooled or bool(than)
     groups = [list(columns)] if whole else [[c] for c in columns]
     if claim.test == "trend":
-        return [_trend(claim, {c: of.get(c, {}) for c in group}, metric) for group in groups]
+        return [_trend(claim, {c: of.get(c, {}) for c in columns}, metric)]
     made = []
     for row, other, group in itertools.product(claim.rows, claim.against, groups):
         runs = [_pooled(of, r, group, than) for r in (row, other)]
@@ -284,26 +284,13 @@ def _gap(rows: Mapping[str, Mapping[int, float]], row: str, other: str, same: bo
 
 
 def _trend(claim: Claim, scores: Scores, metric: str) -> tuple[Part, _Sample]:
-    """All rows in order, or all values of the grid; the blocks are the seeds, of each column if there are several."""
-    rows: Sequence[str] = claim.rows
-    if claim.grid:
-        rows = sorted(set.intersection(*(set(at) for at in scores.values())), key=float)
-    blocks = [
-        (c, s)
-        for c, at in scores.items()
-        for s in sorted(set.intersection(*(set(at.get(r, {})) for r in rows)) if rows else ())
-    ]
-    ranks = [[scores[c][r][s] for r in rows] for c, s in blocks]
-    name = f"{claim.rows[0]}, {claim.grid} = {', '.join(rows)}" if claim.grid else " < ".join(rows)
-    part = Part(name, "" if claim.pooled else next(iter(scores)), metric=metric)
-    run = bool(rows) and all(at.get(r) for at in scores.values() for r in rows)
-    if claim.pooled:
-        differences = {i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}
-        return part, _Sample(differences, len(differences), run=run, ranks=ranks)
-    (at,) = scores.values()
-    first, last = (at.get(r, {}) for r in (rows[0], rows[-1]))
-    differences = {s: last[s] - first[s] for s in sorted(first.keys() & last.keys())}
-    return part, _Sample(differences, len(differences), run=run, ranks=ranks or [[]])
+    """All values of the grid in order; a block is a seed of a column."""
+    values = sorted(set.intersection(*(set(at) for at in scores.values())), key=float)
+    seeds = {c: sorted(set.intersection(*(set(at[v]) for v in values)) if values else ()) for c, at in scores.items()}
+    ranks = [[scores[c][v][s] for v in values] for c, found in seeds.items() for s in found]
+    part = Part(f"{claim.rows[0]}, {claim.grid} = {', '.join(values)}", metric=metric)
+    differences = {i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}
+    return part, _Sample(differences, len(differences), run=bool(values), ranks=ranks)
 
 
 def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
@@ -319,7 +306,7 @@ def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -
 
     better = metric_of(known.metrics, part.metric).better  # the direction in which training moves it
     moves = better * claim.sign if claim.test in ("noninferiority", "superiority") else 0
-    ours, theirs = learning(claim.rows if claim.test == "trend" else [part.row]), learning([part.against])
+    ours, theirs = learning(claim.rows if claim.grid else [part.row]), learning([part.against])
     support = [*(ours if moves <= 0 else []), *(theirs if moves >= 0 else [])]
     opposite = [*(ours if moves >= 0 else []), *(theirs if moves <= 0 else [])]
     worth = known.scores.get(claim.worth_metric or part.metric, {})

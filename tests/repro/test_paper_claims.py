@@ -166,9 +166,6 @@ def test_a_claim_is_not_tested_if_a_row_or_column_that_it_names_was_not_run():
     assert not tried(replace(BASE, rows=("nobody",), history=old), scores).seen, "nothing was analysed again"
     apart = tried(BASE, {"a": {"softmax": {1: 0.0}, "tuned": {2: 0.1}}})
     assert (apart.outcome, apart.part.why) == (OPEN, "no pair of seeds"), "both were run"
-    for test in ({}, {"pooled": True, "columns": ("a", "b")}):
-        trend = replace(BASE, test="trend", rows=("softmax", "tuned", "nobody"), against=(), **test)
-        assert tried(trend, scores | {"b": scores["a"]}).outcome == UNTESTED
     far = {"a": scores["a"] | {"other": {s: 3 + v for s, v in near.items()}}}
     assert tried(replace(BASE, rows=("other", "nobody")), far).outcome == CONTRADICTED, "one row is enough for that"
 
@@ -233,31 +230,19 @@ def test_a_claim_about_several_rows_holds_for_each_or_not_at_all():
     assert both(edge).outcome == OPEN
 
 
-def test_a_trend_is_page_s_test():
-    rows = [f"r{i}" for i in range(4)]
-    up = {r: {s: i + s * i / 30 for s in (1, 2, 3)} for i, r in enumerate(rows)}
-    claim = replace(BASE, test="trend", rows=tuple(rows), against=())
-    found = tried(claim, {"a": up})
-    assert found.outcome == SUPPORTED and found.part.row == "r0 < r1 < r2 < r3"
-    assert found.part.effect == pytest.approx(3.2)
-    assert tried(replace(claim, direction="lower"), {"a": up}).outcome == CONTRADICTED
-    mixed = up | {"r1": up["r2"], "r2": {s: v + (-1) ** s for s, v in up["r1"].items()}, "r3": {1: 1.0, 2: 4.0, 3: 0.5}}
-    assert tried(claim, {"a": mixed}).outcome == OPEN
-    assert tried(replace(claim, rows=tuple(rows[:3])), {"a": up}).outcome == SUPPORTED, "three rows are enough"
-    one = tried(claim, {"a": up | {"r1": {1: up["r1"][1]}}})  # p = 1 / 24 of a single block
-    assert (one.outcome, one.part.n) == (OPEN, 3), "one seed in common to all rows"
-
-
 def test_a_trend_over_a_grid_takes_the_columns_as_blocks():
     falling = {"a": [9.0, 7.0, 8.0, 3.0, 2.0], "b": [19.0, 18.0, 17.0, 16.0, 15.0]}
     values = ["-1", "-0.5", "0", "0.5", "10"]
     scores = {c: {v: {1: y} for v, y in reversed(list(zip(values, of)))} for c, of in falling.items()}
-    claim = replace(BASE, test="trend", against=(), grid="lam", pooled=True, direction="lower")
+    claim = replace(BASE, test="trend", against=(), grid="lam", direction="lower")
     found = tried(claim, scores)
     assert stats.page_trend_test([of[::-1] for of in falling.values()]).pvalue < 0.01
     assert (found.outcome, found.part.n, found.part.effect) == (SUPPORTED, 2, -5.5), "sorted by value, not by name"
     assert tried(replace(claim, direction="higher"), scores).outcome == CONTRADICTED
     assert tried(claim, {"a": scores["a"]}).outcome == OPEN, "one block"
+    one = {v: {**at, 2: at[1]} for v, at in scores["a"].items()}
+    assert tried(claim, {"a": one}).outcome == SUPPORTED, "two seeds are two blocks"
+    assert tried(claim, {"a": one, "b": {"7": {1: 0.0}}}).outcome == UNTESTED, "no value in common"
 
 
 def test_in_most_cases_is_a_sign_test_over_columns():
@@ -379,7 +364,9 @@ WRONG = {
     "direction: up": "allowed: higher, lower",
     "margin: 0": "must be above 0",
     "against: []": "needs the rows that it is `against`",
-    "grid: lam": "needs test=trend and one row",
+    "grid: lam": "a trend, and no other test, needs a grid and one row",
+    "{test: trend, against: []}": "a trend, and no other test, needs a grid and one row",
+    "{test: trend, grid: lam, rows: [x, y]}": "a trend, and no other test, needs a grid and one row",
     "history: [{outcome: x}]": r"history\.why must be given",
 }
 
