@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from repro.claims.claim import UNIFORM
-from repro.claims.decide import Outcome
+from repro.claims.outcome import Outcome
 from repro.report import draw
 from repro.report.data import Missing, Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from repro.claims.decide import Outcome
+from repro.claims.outcome import Outcome
 from repro.convergence import LEARNING, STUCK, UNKNOWN, Convergence
 from repro.identity import Results
 from repro.plan.published import Published

@@ -12,7 +12,8 @@ from typing import Any
 
 from repro import convergence
 from repro.claims.claim import Claim
-from repro.claims.decide import Evidence, Outcome, outcome_of
+from repro.claims.decide import Evidence, outcome_of
+from repro.claims.outcome import Outcome
 from repro.identity import Cell, Point, Results
 from repro.plan import Plan
 from repro.plan.experiment import Select

@@ -13,19 +13,8 @@ from typing import Any
 import numpy as np
 
 from repro.claims.claim import RULES, Claim, Paper
-from repro.claims.decide import (
-    CONTRADICTED,
-    DECIDED,
-    EXCLUDED,
-    OPEN,
-    SUPPORTED,
-    UNTESTABLE,
-    UNTESTED,
-    Evidence,
-    Outcome,
-    Part,
-    outcome_of,
-)
+from repro.claims.decide import Evidence, outcome_of
+from repro.claims.outcome import CONTRADICTED, DECIDED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Outcome, Part
 from repro.files import templates, write_atomic
 from repro.report import pictures as drawings
 from repro.statistics import FEWEST, holm

@@ -11,7 +11,8 @@ from scipy import stats
 
 from repro import statistics
 from repro.claims.claim import UNIFORM, Change, Claim, Paper, clashes, read
-from repro.claims.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Evidence, outcome_of
+from repro.claims.decide import Evidence, outcome_of
+from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED
 from repro.plan.experiment import ExperimentError
 from repro.protocol import Metric
 from repro.tables import build as tables
