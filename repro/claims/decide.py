@@ -131,9 +131,9 @@ def _samples(
         return [_trend(claim, {c: of.get(c, {}) for c in columns}, metric)]
     made = []
     for row, other, group in itertools.product(claim.rows, claim.against, groups):
-        runs = [_pooled(of, r, group, than) for r in (row, other)]
+        ours, others = (_pooled(of, r, group, than) for r in (row, other))
         same = all((metric, c) in known.alike for c in (*group, *than))
-        mine, theirs, paired = compared(*runs, same)
+        mine, theirs, paired = compared(ours, others, same)
         mean = float(np.mean(list(theirs.values()))) if theirs else math.nan
         differences = {s: v - (theirs[s] if paired else mean) for s, v in mine.items() if theirs}
         share = {c: len(cs) for cs in (group, than) for c in cs if differences and not claim.ratio}
@@ -142,9 +142,8 @@ def _samples(
         gaps = {c: _gap(of.get(c, {}), row, other, same) for c in group if len(group) > 1}
         part = Part(row, "" if whole else group[0], other, metric, columns=gaps)
         found = difference_of(mine, theirs, paired, noise) if differences else None
-        made.append(
-            (part, _Sample(differences, len(mine), 0 if paired else len(theirs), found, noise.common, all(runs)))
-        )
+        run, many = bool(ours and others), 0 if paired else len(theirs)
+        made.append((part, _Sample(differences, len(mine), many, found, noise.common, run)))
     return made
 
 
