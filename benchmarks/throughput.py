@@ -23,9 +23,9 @@ from torch import nn
 
 import sparse_attention as sa
 from benchmarks import pages
+from repro.options import read
 from tasks.config import models
 from tasks.config.compose import composer, module_of
-from tasks.config.options import read
 from tasks.data.examples import padded
 from tasks.data.progress import NullProgress
 from tasks.seq2seq.encode import open_encoded

@@ -8,6 +8,8 @@ link to a mapping's row of the gallery leads to the mapping's page, which only t
 
 import functools
 import html
+import importlib
+import inspect
 import json
 import posixpath
 import re
@@ -25,6 +27,7 @@ from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
+import sparse_attention as sa  # noqa: E402
 from tasks.commands import mapping_pages  # noqa: E402
 
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)")
@@ -86,16 +89,35 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def api() -> str:
-    """A heading for each public function, from the stubs that `make pages` writes, and one for each public module."""
+    """What each name returns; a heading for each public function, from the stubs that `make pages` writes, and for each public module."""
     stubs = (ROOT / "sparse_attention" / "__init__.pyi").read_text(encoding="utf-8")
     names = re.findall(r"^from \.(\S+) import (\w+) as \w+$", stubs, re.M)
     names.sort(key=lambda found: not found[0].startswith(("mappings", "attention")))  # the functions first
-    told = ["# API", "", "## Functions and classes", ""]
+    found = [(f"sparse_attention.{module}.{name}", name, getattr(sa, name)) for module, name in names]
+    for module in map(importlib.import_module, [f"sparse_attention.{name}" for name in MODULES]):
+        inside = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module))}
+        found += [
+            (f"{thing.__module__}.{name}", f"{module.__name__.partition('.')[2]}.{name}", thing)
+            for name, thing in inside.items()
+            if inspect.isfunction(thing) and not name.startswith("_") and thing not in (one[2] for one in found)
+        ]
+    rows = [f"| [`sa.{name}`](#{anchor}) | {_returned(name, thing)} |" for anchor, name, thing in found]
+    told = ["# API", "", "| name | returns |", "|---|---|", *rows, "", "## Functions and classes", ""]
     told += [f"::: sparse_attention.{module}.{name}" for module, name in names]
     for module in MODULES:
         name = f"sparse_attention.{module}"
         told += ["", f"## {name}", "", f"::: {name}", "    options: {show_root_heading: false}"]
     return "\n".join(told) + "\n"
+
+
+def _returned(name: str, thing: Any) -> str:
+    """What a function returns, in a sentence: that of its section Returns, if there is one, or the docstring's first."""
+    told = inspect.getdoc(thing) or ""
+    section = re.search(r"^Returns:\n(.*?)(?:\n\S|\Z)", told, re.M | re.S)
+    over = sa.spec(name).over if name in sa.names() else ""
+    said = section[1] if section else "shape of scores." if over == "row" else told.split("\n\n")[0]
+    first = re.split(r"(?<=\.)(?<! al\.)(?<! Eq\.) |: - ", " ".join(said.split()))[0]
+    return mapping_pages.roles(first).removesuffix(".").replace("|", "\\|")
 
 
 def pictures(page: str, shown: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from repro import plugins, signals
-from repro.files import StoreError, csv_text, disk_full, explain, read_json, usable, write_atomic, write_json
+from repro.errors import StoreError
+from repro.files import csv_text, disk_full, explain, read_json, usable, write_atomic, write_json
 from repro.identity import Cell
 from repro.identity import Results as Results
 from repro.identity import prepare as prepare
@@ -260,7 +261,7 @@ def read_config(folder: Path) -> dict[str, Any]:
         check_family(config["module"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         step = "name the folder of a cell, outputs/cells/TASK/MAPPING/ID"
-        raise StoreError(f"{path} cannot be read ({' '.join(str(error).split())}); {step}", path.name, path) from error
+        raise StoreError(f"{path} cannot be read ({' '.join(str(error).split())}); {step}") from error
     except ValueError as error:
         raise StoreError(f"{path}: {error}") from error
     return rounded(config)
@@ -301,7 +302,7 @@ def finished(folder: str | Path) -> Cell:
 def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
     """Run the plugins of a finished cell; the result has the files `named` in their place.
 
-    Raises `plugins.Untrusted`, and runs nothing, if no file with the content that a plugin had in the training is named,
+    Raises `StoreError`, and runs nothing, if no file with the content that a plugin had in the training is named,
     or if a named file is not a plugin of the cell. Raises ValueError as `plugins.load` does.
     """
     folder = folder.resolve()
@@ -315,10 +316,10 @@ def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
         why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
         step = f"read the file, then name it:{plugins.naming(list(asked))}"
         said = f"{folder} needs {', '.join(lost)}, not run because {why}; {step}"
-        raise plugins.Untrusted(said, key="plugins", value=lost)
+        raise StoreError(said)
     if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
         step = f"leave plugins={','.join(other)} out"
-        raise plugins.Untrusted(f"{folder} was trained without {', '.join(other)}; {step}")
+        raise StoreError(f"{folder} was trained without {', '.join(other)}; {step}")
     plugins.load({given[wanted]: wanted for wanted in asked.values()})
     return replace(cell, config={**cell.config, "plugins": [given[wanted] for wanted in asked.values()]})
 

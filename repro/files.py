@@ -16,17 +16,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-
-class StoreError(RuntimeError):
-    """The store could not be written or read; the message names the file and says what to do next.
-
-    `key` names what is wrong in it (a file, an id, an option), `value` is what was found there.
-    """
-
-    def __init__(self, message: str, key: str = "", value: Any = None) -> None:
-        super().__init__(message)
-        self.key, self.value = key, value
-
+from repro.errors import StoreError
 
 _NO_SPACE = f"{os.strerror(errno.ENOSPC)}|requested and \\d+ written"  # the second: NumPy's
 

@@ -7,14 +7,13 @@ of the family, or `decode`) and the version of the evaluation recipe. The Git co
 but not hashed, because changing a comment must not invalidate every finished cell.
 """
 
-import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from repro import convergence, plugins, rounding
+from repro import convergence, plugins
 from repro.protocol import REGISTERED as REGISTERED
 from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
 from repro.protocol import register as register
@@ -218,11 +217,7 @@ class Cell(OfFamily):
 
     def with_data(self, prepared: Prepared, further: Sequence[TestSet] = ()) -> Self:
         """This cell with its data; its test sets are the data set's own and `further`."""
-        cell = replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
-        if cell.known_id or cell.entry(store := Store(str(self.config["paths"].get("outputs")))).finished():
-            return cell
-        earlier = rounding.finished(store, cell.task, cell.mapping, _mended_id)
-        return replace(cell, known_id=earlier.get(cell.training_id, ""))
+        return replace(self, prepared=prepared, tests=(*([prepared.test] if prepared.test else []), *further))
 
     @property
     def task(self) -> str:
@@ -307,10 +302,6 @@ class Cell(OfFamily):
         return "queued" if state == "done" else state  # an evaluation is missing
 
 
-def _mended_id(config: Mapping[str, Any], module: str, stored: Stored) -> str:
-    return digest(*computed_from(config, family(module)), stored["data_sha256"], stored["recipe"])
-
-
 def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
     """The stored results with the shortfalls that the loader now reports added to the stored ones."""
     return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
@@ -381,14 +372,6 @@ def pair(override: str) -> tuple[str, str]:
     """KEY=VALUE, +KEY=VALUE or ~KEY as (key, value), as typed; the value is empty without "="."""
     key, _, value = override.lstrip("+~").partition("=")
     return key, value
-
-
-def near(word: Any, known: Iterable[str]) -> str:
-    """The text ` (did you mean 'x'?)`, or "" if no known word is similar or ends with `_word` or `.word`."""
-    known, word = list(known), word[:100] if isinstance(word, str) else ""
-    close = difflib.get_close_matches(word, known, n=1)
-    found = close or [k for k in known if word and k.endswith((f"_{word}", f".{word}"))]
-    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def prepare(cell: Cell, progress: Any = None) -> Cell:

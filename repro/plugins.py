@@ -18,13 +18,7 @@ from typing import Any
 
 import yaml
 
-from repro.files import StoreError
-
 _RAN: dict[str, str] = {}  # path of a plugin -> sha256 of the content that ran in this process
-
-
-class Untrusted(StoreError):
-    """A cell needs a plugin that the command does not name, so it was not run."""
 
 
 def content(plugin: str) -> str:

@@ -14,8 +14,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FAMILIES = ROOT / "tasks" / "cells"  # one file per family
 REGISTERED = "SPARSE_ATTENTION_FAMILIES"  # environment variable: the modules passed to `register`
 
-# units
-COUNTS = frozenset(("words", "structures", "labels", "groups", "runs", "texts", "pairs", "iterations", "epochs", "s"))
+# Unit -> the largest possible score; the least is 0. Scores in other units are unbounded.
+MOST = dict.fromkeys(("share", "error rate (0-1)", "F1 (0-1)"), 1.0)
+MOST |= dict.fromkeys(("%", "points", "BLEU points", "chrF points", "METEOR points", "ROUGE points"), 100.0)
+MOST |= dict.fromkeys("words structures labels groups runs texts pairs iterations epochs s".split(), math.inf)
 
 
 @dataclass(frozen=True)
@@ -45,13 +47,9 @@ class Metric:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The least and the largest possible value of a score; infinite if its unit does not say."""
-        if self.unit == "share" or self.unit.endswith("(0-1)"):
-            return 0.0, 1.0
-        if self.unit in COUNTS:
-            return 0.0, math.inf
-        percent = self.better != 0 and (self.unit == "%" or self.unit.endswith("points"))
-        return (0.0, 100.0) if percent else (-math.inf, math.inf)
+        """The least and the largest possible value of a score; a change in per cent has none."""
+        most = MOST.get(self.unit, -1.0)
+        return (-math.inf, math.inf) if most < 0 or (most == 100 and not self.better) else (0.0, most)
 
 
 def metric_of(known: Mapping[str, Metric], full: str) -> Metric:

@@ -4,21 +4,12 @@ import hashlib
 import json
 import math
 import os
-import re
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from functools import lru_cache
+from collections.abc import Mapping
 from typing import Any
-
-import yaml
-
-from repro.files import read_json
-from repro.store import Entry, Store
 
 # keys of config.yaml outside the configuration; `overrides` is in those of earlier versions
 ASKED = ("module", "overrides", "further", "test", "origin")
 SHORT = 11  # digits of a number that was typed; one with more is left as it is
-_MANY_DIGITS = re.compile(r"\d\.\d{9,}")  # in a file: a number may have a rounding error
 
 
 def digest(*parts: Any) -> str:
@@ -39,35 +30,3 @@ def rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: rounded(v) for k, v in value.items()}
     return [rounded(v) for v in value] if isinstance(value, list) else value
-
-
-@lru_cache
-def _configs(folder: Any) -> tuple[tuple[Entry, dict[str, Any], dict[str, Any]], ...]:
-    """The finished trainings in a folder whose configuration has rounding errors; and it without them, and the metrics."""
-    found = []
-    for path in sorted(folder.glob("*/config.yaml")):
-        text = path.read_text(encoding="utf-8", errors="replace")
-        entry = Entry(path.parent)
-        if not _MANY_DIGITS.search(text) or not entry.finished():
-            continue
-        with suppress(yaml.YAMLError, AttributeError):  # a file that is no configuration is no other cell
-            config = yaml.safe_load(text)
-            if (mended := rounded(config)) != config:
-                here = [path.with_name(str(name)) for name in mended.get("plugins") or ()]
-                mended["plugins"] = [str(one) if one.is_file() else one.name for one in here]
-                found.append((entry, mended, read_json(path.with_name("metrics.json")) or {}))
-    return tuple(found)
-
-
-def finished(store: Store, task: str, mapping: str, named: Callable[..., str]) -> dict[str, str]:
-    """Id without rounding errors -> id of the finished training that has them in its configuration.
-
-    Args:
-        named: the id of a training, from its configuration, its family's module and its metrics.json.
-    """
-    found = {}
-    for entry, config, stored in _configs(store.root / "cells" / task / mapping):
-        with suppress(KeyError, TypeError, ValueError, OSError):  # of another version, or a plugin is gone
-            own = {k: v for k, v in config.items() if k not in ASKED}
-            found[named(own, config["module"], stored)] = entry.folder.name
-    return found

@@ -22,7 +22,7 @@ def main(
     *names: str, overrides: list[str], text: list[str] = (), with_: list[str] = (), test: str = "", count: int = 2,
     out: Path | None = None, png: bool = False, help: bool = False,
 ) -> None:  # fmt: skip
-    from tasks.config.options import check_name
+    from tasks.config.files import check_name
 
     if not help:  # before torch is imported
         check_name(names[0] if 0 < len(names) < 3 else " ".join(names), "figures", "figure")

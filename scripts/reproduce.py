@@ -26,7 +26,7 @@ from _entry import command
 @command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
     from tasks.commands import lease, recorded, reproduce
-    from tasks.config.options import names_in
+    from tasks.config.files import names_in
     from tasks.config.request import REPRODUCE, Request
 
     request = Request.read(overrides, REPRODUCE, names, plan)

@@ -11,7 +11,7 @@
 Examples: python scripts/try.py data.path=pairs.tsv; python scripts/try.py data.path=reviews.csv data.label=stars;
           python scripts/try.py data.path=corpus mapping=softmax,entmax seed=1,2
 
-It takes about ten minutes on two cores. What it guesses and chooses is printed first; docs/guides/own_data.md says more.
+It takes about ten minutes on two cores. What it guesses and chooses is printed first; docs/start/my_data.md says more.
 """
 
 from _entry import command

@@ -13,7 +13,7 @@ gradient; a fully masked row gives zeros; a score of -inf counts as masked; a Na
 bfloat16 inputs are computed in float32 and rounded once. Scores have gradients, and so do hyperparameters given as
 tensors; these gradients can be differentiated again. torch.compile and torch.func.vmap work.
 
-Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/start/library.md introduces the library):
+Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/start/my_model.md introduces the library):
 
     rows         softmax sparsemax entmax pnormmax fusedmax oscarmax sparsegen_lin sparsegen_exp sparsegen_sq
                  sparsecone sparsehourglass sum_normalization sum_normalization_pp spherical_softmax hardmax
@@ -34,14 +34,45 @@ Public names (for details, see `help(sa.entmax)` or `help(sa.losses)`; docs/star
     other        kernels, structured, continuous, __version__
 """
 
-from . import kernels, losses, quality, registry
-from ._lazy import PUBLIC as __all__
-from ._lazy import __dir__, __getattr__
+import warnings
+
+from . import attention, integrations, kernels, losses, nn, quality, registry, structured
+from .attention import KeyCache, sparse_attention
+from .errors import meant
 from .losses import max_omega
-from .mappings import FUNCTIONS, continuous
+from .mappings import continuous
 from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, register, spec
 
 __version__ = "0.3.0"
+__all__ = [
+    *(
+        "KeyCache",
+        "Mapping",
+        "Param",
+        "Spec",
+        "UnknownMappingError",
+        "attention",
+        "continuous",
+        "integrations",
+        "kernels",
+    ),
+    *("losses", "make", "max_omega", "names", "nn", "quality", "register", "sparse_attention", "spec", "structured"),
+    *registry.public(),
+]
+globals().update(registry.public())  # with a line for each, a new mapping would need one here, too
 
-globals().update(FUNCTIONS)
-del FUNCTIONS
+
+def __getattr__(name: str) -> object:
+    """A mapping that was registered since, and the name that `attention` had before 0.3."""
+    if name == "fused":
+        warnings.warn("sa.fused is now sa.attention; 0.4 removes the old name", DeprecationWarning, stacklevel=2)
+        return attention
+    known = {} if name.startswith("_") else registry.public()
+    if name not in known:
+        hint = meant(name, [*__all__, *known])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}; dir(sparse_attention) lists all")
+    return known[name]
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *registry.public(), "__version__"})

@@ -287,7 +287,8 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
         raise ValueError(
             f"{type(model).__name__} contains no torch.nn.MultiheadAttention; for models of transformers use "
             "sa.integrations.transformers, for code that calls scaled_dot_product_attention use sa.integrations.sdpa; "
-            "in code that calls F.multi_head_attention_forward itself, write sa.nn.MultiheadAttention instead"
+            "in code that calls F.multi_head_attention_forward itself, write sa.nn.MultiheadAttention instead, and in code "
+            "that calls softmax, sa.sparsemax(scores, mask=keep) or another mapping"
         )
     if refused := [
         f"{name or 'model'} ({type(part).__name__}) has {why}" for name, part in found if (why := _why_not(part))

@@ -24,6 +24,11 @@ from .rows.contract import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}
+_OF_SOME = {  # argument names of some mappings -> what to do with the others
+    "segments": "pass a nested tensor with one row for each segment (torch.nested), loop over the segments, or "
+    "use group_sparsemax, which calls them groups",
+    "dtype": "convert the scores: scores.to(dtype)",
+}
 _OF_ROWS = ("simplex", "unnormalised")  # kinds whose functions get the contract
 
 
@@ -86,7 +91,7 @@ def register(
         is_class = inspect.isclass(thing) and issubclass(thing, nn.Module)
         stateful = is_class and hasattr(thing, "start") and hasattr(thing, "step")
         if not is_class and over != "density" and str(thing.__module__).partition(".")[0] == __package__:
-            thing = _refusing_segments(thing, name)
+            thing = _refusing(thing, name)
         own = not is_class and "dim" in inspect.signature(thing).parameters
         contract = kind in _OF_ROWS and over == "row" and not own
         described = _described(thing, {p.name: p for p in params}, name)
@@ -244,20 +249,20 @@ def _check_mask(name: str, function: Callable[..., Tensor], described: tuple[Par
         )
 
 
-def _refusing_segments(function: Any, name: str) -> Any:
-    """The function; if it has no argument ``segments``, that argument is refused by name."""
-    if "segments" in inspect.signature(function).parameters:
+def _refusing(function: Any, name: str) -> Any:
+    """The function; an argument of `_OF_SOME` that it does not have is refused by name."""
+    lacks = tuple(word for word in _OF_SOME if word not in inspect.signature(function).parameters)
+    if not lacks:
         return function
 
     @functools.wraps(function)
     def refusing(*args: Any, **params: Any) -> Any:
-        if "segments" in params:
+        for word in lacks:
+            if word not in params:
+                continue
             known = {s.name: inspect.signature(s.function).parameters for s in _SPECS.values() if s.function}
-            able = ", ".join(one for one, parameters in known.items() if "segments" in parameters)
-            then = "pass a nested tensor with one row for each segment (torch.nested), or loop over the segments"
-            said = (
-                f"{name} takes no segments; {able} do, and group_sparsemax, which calls them groups. For {name}, {then}"
-            )
+            able = ", ".join(one for one, parameters in known.items() if word in parameters)
+            said = f"{name} takes no {word}; {able} do. For {name}, {_OF_SOME[word]}"
             raise TypeError(said)
         return function(*args, **params)
 

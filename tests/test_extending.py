@@ -90,3 +90,35 @@ def test_the_page_can_be_followed(copy, tmp_path):
     run("python -m ruff check .")
     chosen = "stands_in or begins or every_option or meanmax or example2026 or declared"
     run(f"python -m pytest -q -n 0 {OF_ALL_FILES} -k '{chosen}'")
+
+
+@pytest.mark.slow
+def test_a_family_is_its_files_and_a_line_of_the_contracts(copy, tmp_path):
+    """The files that the page's row names; a cell is trained and used, and `make lint` knows the room."""
+    family = ROOT / "tests" / "toy_family"
+    for file in (file for file in family.rglob("*") if file.suffix in (".py", ".yaml")):
+        (copy / file.relative_to(family)).parent.mkdir(parents=True, exist_ok=True)
+        (copy / file.relative_to(family)).write_bytes(file.read_bytes())
+    contracts, line = (copy / "pyproject.toml").read_text(encoding="utf-8"), '  "seq2seq | classification'
+    assert contracts.count(line) == 1
+    (copy / "pyproject.toml").write_text(contracts.replace(line, f'  "ratings",\n{line}'), encoding="utf-8")
+
+    def run(*command: str, text: str = "") -> str:
+        how = {"capture_output": True, "text": True, "timeout": 300, "check": False, "input": text}
+        done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, **how)
+        assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
+        return done.stdout
+
+    places = [f"paths.outputs={tmp_path / 'outputs'}", f"paths.data={tmp_path / 'data'}", "runtime.device=cpu"]
+    for mapping in ("softmax", "sparsemax"):
+        table = run(sys.executable, "scripts/train.py", "task=ratings", f"mapping={mapping}", *places)
+        error, trivial = (
+            float(row.split()[-1]) for row in table.splitlines() if "gamma=1) " in row or "always 0" in row
+        )
+        assert error < trivial / 2 and trivial == 0.5, table
+    texts = "superb word3 lovely word2\nawful word3 boring word2\n"
+    rated = run(sys.executable, "scripts/predict.py", "ratings/sparsemax", places[0], text=texts)
+    good, bad = map(float, rated.splitlines())
+    assert good - bad > 0.5
+    lint = Path(sys.executable).with_name("lint-imports")
+    assert "0 broken" in run(str(lint), "--no-cache", "--no-logo")

@@ -62,7 +62,7 @@ def test_a_fault_of_a_built_page_is_found(wrong, hooks, tmp_path):
 @pytest.mark.slow
 def test_the_site_builds_and_readmes_links_stay_links(site):
     first = (site / "index.html").read_text(encoding="utf-8")
-    for to in ("start/install", "start/library", "guides/attention", "reference/api", "claims"):
+    for to in ("start/install", "start/my_model", "guides/attention", "reference/api", "claims"):
         assert f'href="{to}.html' in first.partition("<article")[2], to
     for page in ("start/which.html", "reference/mappings/index.html"):
         article = (site / page).read_text(encoding="utf-8").partition("<article")[2]
@@ -110,7 +110,7 @@ def browser(tmp_path_factory):
         yield one
 
 
-PAGES = ("index.html", "start/install.html", "start/library.html", "guides/losses.html", "reference/api.html")
+PAGES = ("index.html", "start/install.html", "start/my_model.html", "guides/losses.html", "reference/api.html")
 PAGES += ("reference/mappings/constrained_sparsemax.html", "reference/mappings/fertility_softmax.html")
 PAGES += ("reference/benchmarks.html", "results/niculae2017_nmt_cpu.html", "results/figures/trained.html")
 PAGES += ("claims.html", "start/which.html")

@@ -47,12 +47,13 @@ before the change, or if the seeds that are not in `seeds` give it again.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from repro.identity import near
-from repro.plan.experiment import ExperimentError, typed
+from repro import options
+from repro.errors import ConfigError, near
+from repro.options import choice
 
 TESTS = ("equivalence", "noninferiority", "superiority", "trend", "most")
 RULES = "rules"  # why a test changed: the general rules of 29 November 2026 (pairing, noise, convergence, margins)
@@ -78,10 +79,10 @@ class Claim:
     experiment: str = ""
     rows: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
-    test: str = "superiority"
+    test: str = choice(*TESTS, default="superiority")
     against: tuple[str, ...] = ()
     margin: float = 0.0
-    direction: str = "higher"
+    direction: str = choice("higher", "lower", default="higher")
     columns: tuple[str, ...] = ("*",)
     than: tuple[str, ...] = ()
     pooled: bool = False
@@ -104,6 +105,23 @@ class Claim:
     note: str = ""
     history: tuple[Change, ...] = ()
     paper: str = ""
+
+    def problems(self) -> list[str]:
+        """Errors in the values of the self."""
+        problems = [f"{key} must be given" for key in ("claim", "place") if not getattr(self, key)]
+        if self.id < 1:
+            problems.append(f"id={self.id} must be a whole number above 0 that no other claim has")
+        if self.told:
+            return problems
+        problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(self, key)]
+        if not self.margin > 0 and self.test not in ("trend", "most"):
+            problems.append(f"margin={self.margin:g} must be above 0")
+        if self.test != "trend" and not self.against:
+            problems.append(f"test={self.test} needs the rows that it is `against`")
+        if bool(self.grid) != (self.test == "trend") or (self.grid and len(self.rows) != 1):
+            told = f"grid={self.grid!r} and test={self.test}"
+            problems.append(f"{told}: a trend, and no other test, needs a grid and one row")
+        return problems
 
     @property
     def told(self) -> str:
@@ -161,6 +179,12 @@ class Paper:
     counted: bool = True
     claims: tuple[Claim, ...] = ()
 
+    def problems(self) -> list[str]:
+        """Errors in the values of the paper, and in claims that do not fit it."""
+        asked = [one.id for one in self.claims if one.question and not self.counted]
+        problems = [f"claims.{id}.question is only for papers that are counted" for id in asked]
+        return [*problems, *["title must be the paper's name"] * (not self.title)]
+
     @property
     def place(self) -> tuple[bool, float, str]:
         """The key by which papers are sorted."""
@@ -168,27 +192,17 @@ class Paper:
 
 
 def read(page: Mapping[str, Any], name: str) -> Paper:
-    """Read `configs/claims/<name>.yaml`. Raises ExperimentError with a list of all errors."""
-    file = f"configs/claims/{name}.yaml"
-    problems: list[str] = []
-    head = typed(Paper, {k: v for k, v in page.items() if k != "claims"}, file, problems)
-    if head and (head.paper != name or not head.title):
-        problems.append(f"{file}: paper={head.paper!r} must be {name!r}, and title={head.title!r} the paper's name")
-    listed = page.get("claims")
-    if not isinstance(listed, list) or not all(isinstance(one, Mapping) for one in listed):
-        listed = []
-        problems.append(f"{file}: claims must be a list of claims, each with its keys")
-    claims: list[Claim] = []
-    for i, one in enumerate(listed, 1):
-        where = f"{file}, claim {i}"
-        if (claim := typed(Claim, {**one, "paper": name}, where, problems)) is not None:
-            claims.append(claim)
-            problems += [f"{where}: {problem}" for problem in _wrong(claim)]
-            if claim.question and head and not head.counted:
-                problems.append(f"{where}: question is only for papers that are counted")
-    if problems or head is None:
-        raise ExperimentError("; ".join(problems))
-    return replace(head, claims=tuple(claims))
+    """Read `configs/claims/<name>.yaml`. Raises ConfigError with a list of all errors."""
+    claims = page.get("claims")
+    if isinstance(claims, list):
+        claims = [{**one, "paper": name} if isinstance(one, Mapping) else one for one in claims]
+    try:
+        paper = options.read(Paper, {**page, "claims": claims})
+        if paper.paper != name:
+            raise ConfigError(f"paper={paper.paper!r} must be the name of the file")
+    except ConfigError as error:
+        raise ConfigError(f"configs/claims/{name}.yaml: {error}") from None
+    return paper
 
 
 def clashes(papers: Iterable[Paper]) -> list[str]:
@@ -219,25 +233,3 @@ def unknown(claim: Claim, experiment: Mapping[str, Any]) -> list[str]:
         for key, one, known in asked
         if one not in known
     ]
-
-
-def _wrong(claim: Claim) -> list[str]:
-    """Errors in the values of a claim."""
-    problems = [f"{key} must be given" for key in ("claim", "place") if not getattr(claim, key)]
-    if claim.id < 1:
-        problems.append(f"id={claim.id} must be a whole number above 0 that no other claim has")
-    if claim.told:
-        return problems
-    problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(claim, key)]
-    for key, allowed in (("test", TESTS), ("direction", ("higher", "lower"))):
-        if (value := getattr(claim, key)) not in allowed:
-            problems.append(f"{key}={value!r} is invalid; allowed: {', '.join(allowed)}")
-    if not claim.margin > 0 and claim.test not in ("trend", "most"):
-        problems.append(f"margin={claim.margin:g} must be above 0")
-    if claim.test != "trend" and not claim.against:
-        problems.append(f"{claim.test} needs the rows that it is `against`")
-    if bool(claim.grid) != (claim.test == "trend") or (claim.grid and len(claim.rows) != 1):
-        problems.append(
-            f"grid={claim.grid!r} and test={claim.test}: a trend, and no other test, needs a grid and one row"
-        )
-    return problems

@@ -1,4 +1,4 @@
-"""Run cells with the launcher that the configuration selects (docs/guides/cluster.md).
+"""Run cells with the launcher that the configuration selects (docs/start/cluster.md).
 
     local    one process per cell on this machine, forked from a fork server (`repro.launch.pool`)
     slurm    one Slurm array job, submitted with submitit

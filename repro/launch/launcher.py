@@ -15,7 +15,7 @@ from typing import Any
 from repro import cell as cells
 from repro import signals
 from repro.cell import Cell, Outcome
-from repro.files import StoreError
+from repro.errors import StoreError
 from repro.launch import pool
 from repro.launch.pool import Event, Loggers
 from repro.store import Store

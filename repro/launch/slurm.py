@@ -23,7 +23,7 @@ import submitit
 
 from repro import cell as cells
 from repro.cell import Cell, Outcome
-from repro.files import StoreError
+from repro.errors import StoreError
 from repro.identity import pair
 from repro.launch.pool import Event, Loggers, progress
 from repro.plugins import pinned

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from repro.errors import ConfigError
 from repro.identity import Cell, Point, digest, pair, prepare, value_at
 from repro.launch import pool
 from repro.plan import experiment as experiments
@@ -20,10 +21,6 @@ from repro.plan.experiment import Experiment
 from repro.protocol import Metric
 
 Config = Mapping[str, Any]
-
-
-class PlanError(ValueError):
-    """The configurations of one or more experiments are invalid; the message lists all errors."""
 
 
 @dataclass
@@ -86,15 +83,17 @@ def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
 
 
 def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Cell]]:
-    """The cells of each experiment, with resolved and checked configurations; no data are read. Raises `PlanError`."""
+    """The cells of each experiment, with resolved and checked configurations; no data are read. Raises `ConfigError`."""
     problems: dict[str, list[str]] = {}  # error -> where
     cells = [_resolve(one, tools, overrides, problems) for one in experiments]
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
         titles = ", ".join(one.title for one in experiments)
-        raise PlanError(f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}")
+        raise ConfigError(
+            f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}"
+        )
     if not any(cells):
-        raise PlanError("the experiment has no rows or columns")
+        raise ConfigError("the experiment has no rows or columns")
     return cells
 
 

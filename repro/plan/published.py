@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.identity import near
+from repro.errors import near
 from repro.plan.experiment import Experiment
 
 

@@ -1,6 +1,6 @@
 """The data of a report, read from the store: selected cells and predictions.
 
-If a part is missing, `Missing` is raised with a message for the reader. `part` turns this error, and any other, into a
+If a part is missing, `Refused` is raised with a message for the reader. `part` turns this error, and any other, into a
 note, so that a broken file costs only one figure.
 """
 
@@ -14,14 +14,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from repro.errors import Refused
 from repro.store import Damaged
 from repro.tables.blocks import Row
 
 LONGEST_TEXT = 700  # maximum number of characters shown of a source or reference
-
-
-class Missing(Exception):
-    """A part of the report cannot be shown; the message gives the reason and says what to do next."""
 
 
 @dataclass
@@ -36,7 +33,7 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
     """Call `make` and turn any error into a note, because a report with a gap is better than no report."""
     try:
         return Part(make(*arguments))
-    except Missing as missing:
+    except Refused as missing:
         return Part(note=str(missing))
     except Exception as error:
         logging.getLogger(__name__).warning("%s: a part of the report is left out", make.__name__, exc_info=True)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median_high
 from typing import Any
 
+from repro.errors import Refused
 from repro.report import draw
-from repro.report.data import Missing, clip, embedded, scores
+from repro.report.data import clip, embedded, scores
 from repro.tables.blocks import Row
 
 SAMPLES, MAPS = 8, 3  # examples shown with their outputs, and with their attention
@@ -48,11 +49,11 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
 def samples(rows: Sequence[Row], records: Records, shown: Sequence[str], images: Images | None) -> dict[str, Any]:
     """The samples as {"how": how they were chosen, "examples": [...], "confusion": [...]}.
 
-    Every row's output is a list of (word, whether it is in a reference). Raises `Missing` if no predictions are stored.
+    Every row's output is a list of (word, whether it is in a reference). Raises `Refused` if no predictions are stored.
     """
     available = [r for r in records if r and {"output", "prediction"} & next(iter(r.values())).keys()]
     if not available:
-        raise Missing("No predictions are stored for this column.")
+        raise Refused("No predictions are stored for this column.")
     common = sorted(set.intersection(*(set(r) for r in available))) or sorted(available[0])
     names = [metric.rpartition("/")[2] for metric in shown]
     chosen, how = choose(common, records, names)
@@ -124,7 +125,7 @@ def heat_maps(rows: Sequence[Row], records: Records, split: str, images: Images 
 def attention(rows: Sequence[Row], records: Records, split: str) -> dict[int, list[Panel]]:
     """Up to three examples of medium length for which every row has stored attention weights: index -> panels.
 
-    Raises `Missing` if there is no such example.
+    Raises `Refused` if there is no such example.
     """
     from safetensors.numpy import load_file
 
@@ -134,11 +135,11 @@ def attention(rows: Sequence[Row], records: Records, split: str) -> dict[int, li
         if by_index and (file := row.results[0].evaluations[split].path("attention.safetensors")).is_file()
     ]
     if not kept:
-        raise Missing("No attention weights are stored for this column.")
+        raise Refused("No attention weights are stored for this column.")
     common = set.intersection(*(stored(weights, by_index, split) for _, by_index, weights in kept))
     chosen = typical(common, [by_index for _, by_index, _ in kept])
     if not chosen:
-        raise Missing("The rows of this column have stored attention weights for no test example in common.")
+        raise Refused("The rows of this column have stored attention weights for no test example in common.")
     panels: dict[int, list[Panel]] = {index: [] for index in chosen}
     for row, by_index, arrays in kept:
         for index in chosen:

@@ -7,8 +7,9 @@ from typing import Any
 
 from repro.claims.claim import UNIFORM
 from repro.claims.outcome import Outcome
+from repro.errors import Refused
 from repro.report import draw
-from repro.report.data import Missing, Picture, scores
+from repro.report.data import Picture, scores
 from repro.report.draw import GRID, INK, PAPER, Dot
 from repro.statistics import FEWEST
 from repro.tables.blocks import Block, Row, Table
@@ -38,7 +39,7 @@ def learning_curves(rows: Sequence[Row], selects: str, split: str) -> list[Pictu
     zeros = "dev/attention_zeros"
     metrics = [m for m in (first, second, zeros, "seconds") if m and m in present]
     if not metrics:
-        raise Missing("No learning curves are stored for this column.")
+        raise Refused("No learning curves are stored for this column.")
     for row, group in zip(rows, curves):
         measured = scores(row, f"{split}/attention_zeros")
         for curve in group:  # training and table counted zeros of different weights if only one of them has any
@@ -102,12 +103,12 @@ def _curves(axes: Any, rows: Sequence[Row], curves: Sequence[Sequence[Mapping[st
 def main_score(block: Block) -> Picture:
     """The main score of each row: paired differences from the first row if there are several seeds, otherwise scores.
 
-    Raises `Missing` if no row has a score.
+    Raises `Refused` if no row has a score.
     """
     at = block.main or 0
     rows = [row for row in block.own if block.main is not None and row.values[at].summary]
     if not rows:
-        raise Missing("No row has a score.")
+        raise Refused("No row has a score.")
     header, first = block.headers[at], rows[0]
     hollow = "" if all(row.convergence.converged for row in rows) else "; hollow: not known to have converged"
     others = [row for row in rows if row.label != UNIFORM]  # they differ by less

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from textwrap import fill
 from typing import Any
 
+from repro.errors import Refused
 from repro.files import csv_text
 from repro.report import draw
-from repro.report.data import Missing, Picture
+from repro.report.data import Picture
 from repro.tables.compare import Group, Setting, is_number, text
 
 WIDE = 50  # an axis is logarithmic if largest value / smallest value exceeds this ratio
@@ -39,13 +40,13 @@ def swept(group: Group) -> dict[tuple[str, str], Lines]:
 def pictures(group: Group) -> list[Picture]:
     """All drawings of a group's settings: scores against each swept parameter, and the score against the zeros.
 
-    Raises `Missing` if no parameter was swept and fewer than two settings have both a score and a share of zeros.
+    Raises `Refused` if no parameter was swept and fewer than two settings have both a score and a share of zeros.
     """
     zeros = next((m for m, header in group.attention.items() if header == "zeros"), None)
     drawn = [_against(group, mapping, key, lines, zeros) for (mapping, key), lines in swept(group).items()]
     drawn += _pareto(group, zeros, group.score) if zeros and group.score else []
     if not drawn:
-        raise Missing(
+        raise Refused(
             "No number was swept, and fewer than two settings have both a score and a share of zeros, so there is nothing to draw."
         )
     return drawn

@@ -1,8 +1,8 @@
 """Small records of a table's cells, for printing the table again without the cells.
 
-Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments), the
-configurations of all its cells by the hash of their overrides (`packed_configs`), and a checksum of the file. Every
-other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the results of the
+Each table has one file of JSON lines. The first line has the request (experiment, profile, arguments; or the sweep), the
+configurations of all its cells by the hash of their overrides or, of a sweep, by their keys (`packed_configs`), and a
+checksum of the file. Every other line is a cell: the hash of its configuration and scoring (`key`), its ids in the store, the results of the
 training and the evaluations, the versions used, the dev scores of all epochs (`curve`, missing in older records), and
 the packed scores of the individual test examples, which the significance tests need. Weights and texts are not
 included.
@@ -13,14 +13,15 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from repro import convergence
-from repro.files import SEAL, StoreError, write_atomic
+from repro.errors import StoreError
+from repro.files import SEAL, write_atomic
 from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
 from repro.plan.experiment import Experiment
@@ -66,7 +67,7 @@ def collect(
     known = {record["key"]: record for record in earlier}
     found, lost = [], []
     for named, (cell, tests) in asked.items():
-        made = _record(cell, named, stored[named], tests) if named in stored else None
+        made = record(stored[named], tests, named) if named in stored else None
         if made is None and named in known and tests <= known[named]["tests"].keys():
             made = known[named]
         if made is None:
@@ -80,22 +81,34 @@ def _written(one: Results) -> float:
     return (one.folder / "manifest.json").stat().st_mtime
 
 
-def _record(cell: Cell, named: str, stored: Results, asked: set[str]) -> dict[str, Any] | None:
-    """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing."""
-    config, how, folder = cell.config, digest(cell.scoring), stored.folder
+def record(stored: Results, asked: Collection[str], named: str = "") -> dict[str, Any] | None:
+    """The record of a cell, or None if the training or an evaluation on one of the test sets `asked` is missing.
+
+    Its key is `named`, by default that of its configuration.
+    """
+    config, folder = stored.config, stored.folder
+    how = digest(scoring(config, stored.family))
     tests = {}
     for level in Entry(folder).evaluations():
         if (scored := level.read()) is not None and digest(scored["scoring"]) == how:
             test = {"evaluation": level.folder.name, "scored": without_texts(scored), "made": _made(level)}
             tests[scored["test"]] = test | {"examples": packed(level.predictions())}
     trained = Level(folder).read()
-    if trained is None or not asked <= tests.keys() or not tests:
+    if trained is None or not {*asked} <= tests.keys() or not tests:
         return None
     columns = convergence.judged(stored.curves, stored.best_metric)
     curve = {"curve": columns} if f"dev/{stored.best_metric}" in columns else {}
-    record = curve | {"key": named, "task": config["task"]["name"], "mapping": config["mapping"]["name"]}
-    record |= {"seed": cell.seed, "training": folder.name, "trained": trained, "made": _made(Level(folder))}
-    return record | {"tests": {name: test for name, test in tests.items() if name in asked | {OWN}}}
+    made = curve | {"key": named or key(config, stored.family), "task": config["task"]["name"]}
+    made |= {"mapping": config["mapping"]["name"], "seed": stored.seed, "training": folder.name}
+    made |= {"trained": trained, "made": _made(Level(folder))}
+    return made | {"tests": {name: test for name, test in tests.items() if name in {*asked, OWN}}}
+
+
+def results(made: Archived, module: str, config: Mapping[str, Any]) -> Results:
+    """The results in a record of a cell with this configuration and this family's `module`."""
+    entry = Trained(Path(made["training"]), made)
+    tests = {name: (Tested(Path(test["evaluation"]), test), test["scored"]) for name, test in made["tests"].items()}
+    return Results.of(entry, made["trained"], tests, module, config)
 
 
 def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:

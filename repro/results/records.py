@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from repro.cell import ASKED, check_nodes, read_config
-from repro.files import StoreError, usable
+from repro.errors import StoreError
+from repro.files import usable
 from repro.identity import Cell, Results, digest
 from repro.store import Damaged, Entry, Store
 

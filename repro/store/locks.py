@@ -17,7 +17,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from repro.files import StoreError, explain, read_json
+from repro.errors import StoreError
+from repro.files import explain, read_json
 
 NAME = "claim"  # name of the lock file, unchanged since the first stores
 ATTEMPTS, PAUSE = 10, 0.02  # a process that only looks holds the lock for a moment; seconds between two attempts

@@ -10,7 +10,6 @@ import ast
 import hashlib
 import importlib.machinery
 import re
-import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,12 +17,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from repro.store.provenance import ROOT, _git
+from repro.store.provenance import ROOT
 
 CODE = (".py", ".cpp", ".h", ".hpp", ".cu")
 MAPPINGS, MODELS = "sparse_attention/mappings", "models"
 SHARED = ("sparse_attention", "tasks/layers", "tasks/training", "tasks/fairseq_plugin")
-UNKNOWN = "not known, as there were uncommitted changes then"
 
 
 def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
@@ -37,21 +35,12 @@ def changed(
 ) -> list[str]:
     """The files that differ today from those that a cell was trained or evaluated with.
 
-    Cells of earlier versions have no hashes; for them, Git compares today's files with their commit. Empty if nothing is
-    known about the code then or now. `today` keeps the hashes of the project's files, for calls about other cells.
+    Empty for a cell without hashes. `today` keeps the hashes of the project's files, for calls about other cells.
     """
-    if isinstance(kept := provenance.get("sources"), Mapping):
-        today = {} if today is None else today
-        today |= {path: _hash(ROOT / path) for path in kept if path not in today and not path.startswith("module:")}
-        theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
-        return sorted(path for path, sha in kept.items() if (theirs.get(path) or today.get(path)) != sha)
-    code = provenance.get("code") or {}
-    if not code.get("commit"):
-        return []
-    if code.get("dirty"):
-        return [UNKNOWN] if _since("HEAD") is not None else []
-    since = _since(str(code["commit"]))
-    return sorted(since & {*_ours(module, *_names(config))}) if since else []
+    kept, today = provenance.get("sources") or {}, {} if today is None else today
+    today |= {path: _hash(ROOT / path) for path in kept if path not in today and not path.startswith("module:")}
+    theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
+    return sorted(path for path, sha in kept.items() if (theirs.get(path) or today.get(path)) != sha)
 
 
 def _names(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
@@ -159,12 +148,3 @@ def _imports(file: Path, name: str = "") -> list[str]:
             whole = ".".join(filter(None, (*base, node.module)))
             found += [whole, *(f"{whole}.{one.name}" for one in node.names)]
     return [".".join(parts[: n + 1]) for parts in (one.split(".") for one in found) for n in range(len(parts))]
-
-
-@lru_cache(64)
-def _since(commit: str) -> frozenset[str] | None:
-    """The files that differ from a commit today; None if Git does not know it or there is no repository."""
-    try:
-        return frozenset(_git("diff", "--name-only", "--no-ext-diff", "--relative", commit, "--").splitlines())
-    except (OSError, subprocess.SubprocessError):
-        return None

@@ -14,7 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from repro.files import StoreError, archive_damage, read_json, sha256_of, write_atomic, write_json
+from repro.errors import StoreError
+from repro.files import archive_damage, read_json, sha256_of, write_atomic, write_json
 from repro.store import locks
 
 # Files and folders that the manifest leaves out, because they change after the training or are not part of it.
@@ -38,7 +39,7 @@ def check_names(*names: str) -> None:
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,99}", name):
             said = f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'"
-            raise StoreError(said, key="name", value=name)
+            raise StoreError(said)
 
 
 class Damaged(StoreError):

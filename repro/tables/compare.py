@@ -14,8 +14,9 @@ import yaml
 
 from repro import convergence
 from repro.cell import LOADER
+from repro.errors import ConfigError, near
 from repro.files import csv_text
-from repro.identity import Results, near
+from repro.identity import Results
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of, parameters
 from repro.statistics import Mean, mean_of
@@ -35,10 +36,6 @@ CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between
     "plugins": lambda r: ",".join(r.plugins),
     "test sets": lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items())),
 }
-
-
-class FilterError(ValueError):
-    """A filter has a key or a value that no cell has."""
 
 
 @dataclass
@@ -197,7 +194,7 @@ def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Resu
     """The records that pass the filters; task=toy is short for task.name=toy, and the same holds for the other nodes.
 
     Raises:
-        FilterError: no record has a key (the message names the nearest known key) or a value (the message lists the
+        ConfigError: no record has a key (the message names the nearest known key) or a value (the message lists the
             existing values).
     """
     known = dict.fromkeys(k for r in records for k in r.flat)
@@ -205,12 +202,12 @@ def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Resu
         short = key.removesuffix(".name")
         if key not in known:
             likely = [k.removesuffix(".name") for k in known]
-            raise FilterError(f"{short} is unknown to these cells{near(short, likely)}")
+            raise ConfigError(f"{short} is unknown to these cells{near(short, likely)}")
         left = [r for r in records if key in r.flat and test(r.flat[key])]
         if not left:
             there = sorted({text(r.flat[key]) for r in records if key in r.flat})
             asked = filters.get(short, filters.get(key))
-            raise FilterError(
+            raise ConfigError(
                 f"no finished cell has {short}={asked}{near(asked, there)}; existing: {', '.join(there[:20])}"
             )
         records = left
@@ -238,9 +235,7 @@ def groups(records: Sequence[Results], named: Collection[str] = ()) -> list[Grou
 
 
 def _told_apart(by_setting: Sequence[list[Results]], named: Collection[str] = ()) -> list[Setting]:
-    # a seed counts once: an earlier cell may have the same setting with a rounding error in a number
-    ones = [{(r.seed, *r.scored): r for r in reversed(records)} for records in by_setting]
-    settings = [Setting(sorted(records.values(), key=lambda r: r.seed)) for records in ones]
+    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
     keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
     absent = object()
     wanted = {k for k in keys if k in named or k.removesuffix(".name") in named} - {"task.name", "mapping.name"}

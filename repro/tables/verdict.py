@@ -17,7 +17,7 @@ from repro.convergence import Convergence
 from repro.identity import Cell, Results, pair, value_at
 from repro.plan.experiment import Column, Experiment, Row
 from repro.plan.published import Published
-from repro.protocol import Metric
+from repro.protocol import MOST, Metric
 from repro.statistics import EQUIVALENCE, Mean, t_quantile
 
 REPRODUCED, MISSED, OPEN, APART = "reproduced", "not reproduced", "inconclusive", "not comparable"
@@ -99,13 +99,9 @@ def seeds_needed(std: float, margin: float) -> int | None:
 
 def _units(ours: Mean | None, printed: Published, metric: Metric) -> str:
     """An error message if one number is a share (0 to 1) and the other is in per cent or points (0 to 100); else ""."""
-    if metric.unit == "share":
-        odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 1]
-    elif metric.unit == "%" or metric.unit.endswith("points"):
-        odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > 100]
-        odd += [printed.value] if 0 < abs(printed.value) < 1 else []
-    else:
-        odd = []
+    most = MOST.get(metric.unit, math.inf)
+    odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > most]
+    odd += [printed.value] if most == 100 and 0 < abs(printed.value) < 1 else []
     return f"{odd[0]:g} is not in the unit of {metric.name} ({metric.unit})" if odd else ""
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
-from ..rows.shape import PLAIN, autocasts, certain, foreign, jagged
-from . import composition
+from ..rows.shape import PLAIN, autocasts, certain, jagged
+from . import composition, operator
 from .call import Call, checked, on_gpu, with_old_keywords
 from .choice import Plan, arguments, choose
 from .direct import attend as direct
@@ -28,7 +28,8 @@ def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> Tensor: ...  # fmt: skip
 
 
@@ -37,7 +38,8 @@ def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
     bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
@@ -46,7 +48,8 @@ def sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> Any:  # fmt: skip
     r"""Attention :math:`\pi(s\,QK^\top)V` with a mapping :math:`\pi` instead of softmax. Every path is exact.
 
@@ -80,9 +83,11 @@ def sparse_attention(
         window: (left, right), the numbers of keys that a query sees before and after its position; None means no
             limit. Positions are aligned as for causal.
         cu_seqlens: ``[B + 1]``, the ends of B sequences packed one after another, beginning with 0; a query sees the
-            keys of its own sequence. n = m.
+            keys of its own sequence.
+        cu_seqlens_k: the same of the keys, if they differ; ``causal`` and ``window`` then hold in each sequence.
         sink: ``[H]``, the score of an extra key with value 0, before the first key. Every query sees it, and its weight is
             not returned. A score of -inf means that the head has no sink.
+        softcap: scores become ``softcap * tanh(scores / softcap)`` before anything is added to them.
         params: parameters of a mapping given by name (``gamma=0.5``, ``alpha=1.5``, ``bounds=...``), numbers or
             tensors: ``[H]``, one per head, or as many dimensions as q, broadcastable to ``[..., H, n, 1]``. If one
             is called q, k or bias, pass ``mapping=sa.make(name, k=...)``.
@@ -99,9 +104,11 @@ def sparse_attention(
     """
     forms: Any = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
     given = not (bias is slopes is window is cu_seqlens is sink is None)
+    more: Any = {"cu_seqlens_k": cu_seqlens_k, "softcap": softcap}
     if (
         q.__class__ in PLAIN
         and on_gpu(q)
+        and cu_seqlens_k is softcap is None
         and need_weights is False
         and dropout.__class__ in (float, int)
         and dropout == 0.0
@@ -109,9 +116,11 @@ def sparse_attention(
     ):
         return out
     if any(x.__class__ not in PLAIN and jagged(x) for x in (q, k, v)):
-        more = {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
+        more |= {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}
         return attend(_run, q, k, v, mapping, {**more, "need_weights": need_weights, **forms, **params})
-    return _run(checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **params))
+    return _run(
+        checked(q, k, v, mapping, mask, causal, lengths, scale, dropout, need_weights, **forms, **more, **params)
+    )
 
 
 def _run(call: Call) -> Any:
@@ -182,12 +191,10 @@ def _mask(call: Call, dtype: torch.dtype) -> Tensor | None:
 
 
 def _fused(call: Call) -> Tensor:
-    from . import operator
-
     q, k, v, inputs, numbers = call.arguments or arguments(call)
     if call.dropout:
         numbers = numbers._replace(seed=int(torch.randint(2**63 - 1, (), device="cpu")))
-    run: Any = operator.opaque if foreign(call.q) else operator.run
+    run: Any = operator.opaque if call.foreign else operator.run
     out = run(numbers, q, k, v, *inputs)
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
 

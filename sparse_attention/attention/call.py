@@ -17,12 +17,14 @@ from .. import kernels, registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
-from ..rows.shape import autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor, transformed
+from ..rows.shape import autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor
 from . import forms
 from .composition import visible
 
 TORCH = {"attn_mask": "mask", "dropout_p": "dropout", "is_causal": "causal", "key_padding_mask": "mask"}
+TORCH["cu_seqlens_q"] = "cu_seqlens"  # of flash-attn
 DROPOUT = Param("dropout", low=0.0, high=1.0, closed_low=True, tensor=False)
+SOFTCAP = Param("softcap", low=0.0, tensor=False)
 
 
 @dataclass
@@ -60,7 +62,9 @@ class Call:
     causal: bool
     dropout: float
     need_weights: bool
+    softcap: float | None = None
     sink: bool = False  # the first key is the sink
+    foreign: bool = False  # only torch's dispatcher can read q, k and v, see `rows.shape.foreign`
     short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
 
@@ -70,7 +74,9 @@ class Call:
         return not (self.alpha is None and self.alphas is None and self.lam is None)
 
     def weigh(self, x: Tensor, keep: Tensor | None) -> Tensor:
-        """The weights of scores ``x [..., H, n, m]``, to which the bias is added."""
+        """The weights of scores ``x [..., H, n, m]``, which are capped (a sink is not) and to which the bias is added."""
+        if self.softcap is not None:
+            x = torch.cat([x[..., : self.sink], self.softcap * torch.tanh(x[..., self.sink :] / self.softcap)], -1)
         return self.map(x if self.bias is None else x + self.bias.to(x.dtype), keep)
 
     def expand(self) -> None:
@@ -160,7 +166,8 @@ def checked(
     q: Tensor, k: Tensor, v: Tensor, mapping: Any = "sparsemax", mask: Tensor | None = None, causal: bool = False,
     lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: bool = False,
     *, bias: Tensor | None = None, slopes: Tensor | None = None, window: forms.Window | None = None,
-    cu_seqlens: Tensor | None = None, sink: Tensor | None = None, **params: Any,
+    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
+    softcap: float | None = None, **params: Any,
 ) -> Call:  # fmt: skip
     """Check the arguments of `sparse_attention` and return them as a `Call`.
 
@@ -172,6 +179,8 @@ def checked(
     for name in TORCH.keys() & params.keys():
         keeps = ", where True keeps a key" if TORCH[name] == "mask" else ""
         raise TypeError(f"unexpected argument {name!r}; this function calls it {TORCH[name]!r}{keeps}")
+    if "return_lse" in params:
+        raise TypeError("there is no return_lse: one number cannot join sparse weights; pass all keys in one call")
     q, k, v = _tensors(q, k, v)
     lead = q.shape[:-2]
     if dropout:
@@ -186,9 +195,16 @@ def checked(
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]), q)
     function, (alpha, lam, factor, why) = mapped(mapping, params, q)
     alphas = None if alpha is not None else _alphas(mapping, params, q)
+    if softcap is not None:
+        softcap, alpha, alphas, lam, why = SOFTCAP.check(softcap), None, None, None, "softcap has no fused kernel"
     entmax = alpha is not None or alphas is not None
-    visible_keys = None if lengths is None else lengths_of_heads(lengths, lead, k)
-    spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device)
+    visible_keys = None if lengths is None else forms.lengths_of_heads(lengths, lead, k)
+    if cu_seqlens_k is not None:
+        if slopes is not None:
+            raise ValueError("slopes cannot be used with cu_seqlens_k; use nested tensors")
+        if causal:  # within each sequence
+            window, causal = (None if window is None else window[0], 0), False
+    spans = forms.spans_of(q.shape[-2], k.shape[-2], window, cu_seqlens, q.device, cu_seqlens_k)
     if bias is not None:
         _fits(bias, (*lead, q.shape[-2], k.shape[-2]), q, "bias")
     slopes = None if slopes is None else forms.per_head("slopes", slopes, q)
@@ -196,10 +212,11 @@ def checked(
     alone = certain(q.shape[-2] == 1)  # a single query sees all keys
     later = not (causal or alone) and (window is None or window[1] != 0)
     shown = mask, spans, bias, scales, slopes, sink, later
-    rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights
+    rest = q.dtype, visible_keys, causal and not alone, float(dropout), need_weights, softcap
     call = Call(q, k, v, function, plain, alpha, alphas, lam, factor, plain * factor, why, *shown, *rest)
+    call.foreign = foreign(q)
     as_they_are = on_gpu(q) and entmax and alpha != 1.0 and q.dtype != torch.float64
-    if not as_they_are or (foreign(q) and slopes is not None and later):
+    if not as_they_are or (call.foreign and slopes is not None and later):
         call.expand()
     if (entmax or lam) and call.mask is not None and (padded := _as_lengths(call.mask, lead, call.k)) is not None:
         call.mask, call.lengths = None, padded if call.lengths is None else padded.minimum(call.lengths)
@@ -257,26 +274,6 @@ def _fits(mask: Tensor, shape: tuple[int, ...], q: Tensor, name: str = "mask") -
             f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "
             f"pass a {name} [B, m] of keys as {name}[:, None, None], and a {name} [B, n, m] as {name}[:, None]"
         )
-
-
-def lengths_of_heads(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
-    """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
-    if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
-        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
-        raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
-    m, rest = k.shape[-2], len(lead) - lengths.ndim
-    fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
-    if not fits:
-        raise ValueError(
-            f"lengths has shape {tuple(lengths.shape)}, and the batch and head dimensions of q are {tuple(lead)}; give one length per batch entry [B], or per head [B, H]"
-        )
-    if k.device.type == "cpu" and not foreign(lengths) and not transformed():
-        low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
-        if low < 0 or high > m:
-            raise ValueError(f"lengths range from {low} to {high}; each must be between 0 and {m}, the number of keys")
-        if low == m:
-            return None
-    return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
 
 
 def _as_lengths(mask: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:

@@ -1,4 +1,4 @@
-"""Choose the path of a call, with the reason for the choice."""
+"""Choose the path of a call, with the reason for the choice. A kernel itself says which tensors it can take (`refusal`)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import torch
 from torch import Tensor
 
 from .. import kernels
+from ..kernels.native import attention as native
 from ..kernels.reference.graph import exporting
+from ..kernels.triton import attention as gpu
 from ..rows.masked import readable
 from ..rows.shape import foreign, transformed
 from . import forms
-from .call import Call
+from .call import Call, on_gpu
 from .forms import Inputs, Numbers
 
 SHORT = 64  # keys, see `_short`
@@ -52,14 +54,12 @@ def _choose(call: Call) -> Plan:
         return Plan("sdpa", "softmax is torch's own")
     if why := _against_fused(call):
         return Plan("composition", why)
-    if foreign(call.q):
+    if call.foreign:
         if call.alphas is not None or call.bias is not None:
             return Plan("composition", "under torch.compile the kernel takes an alpha that is a number, and no bias")
         return Plan("fused", "as an operator, which chooses again when it gets the tensors")
-    from . import operator
-
     call.arguments = arguments(call)
-    if why := operator.refusal(*call.arguments):
+    if why := refusal(*call.arguments):
         return Plan("composition", why)
     if call.lam:
         return Plan("fused", "fusedmax has a fused kernel, which takes these")
@@ -104,12 +104,10 @@ def _short(call: Call) -> str | None:
         return None
     if call.mask is not None and not readable(call.mask):
         return None
-    from . import operator
-
     call.short = True
     call.arguments = arguments(call)
     q, k, v, *_ = call.arguments
-    if call.dropout and operator.native.refusal(q, k, v, 2.0):  # the kernels themselves choose what dropout drops
+    if call.dropout and native.refusal(q, k, v, 2.0):  # the kernels themselves choose what dropout drops
         call.short, call.arguments = False, None
         return None
     return f"{m} keys are too few for a kernel: below {SHORT}, all heads are computed in one step"
@@ -117,12 +115,7 @@ def _short(call: Call) -> str | None:
 
 def _few_with_gradient(call: Call) -> bool:
     """True for fewer than `SHORT` keys on a CPU whose attention is differentiated."""
-    if (
-        call.q.device.type != "cpu"
-        or foreign(call.q)
-        or kernels.active() == "triton"
-        or call.k.shape[-2] - call.sink >= SHORT
-    ):
+    if call.q.device.type != "cpu" or call.foreign or on_gpu(call.q) or call.k.shape[-2] - call.sink >= SHORT:
         return False
     given = (call.q, call.k, call.v, call.bias)
     return torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in given)
@@ -135,27 +128,68 @@ def _against_fused(call: Call) -> str | None:
         return "the fused kernels compute in float32, q is float64"
     if not (call.q.numel() and call.k.numel() and call.v.numel()):
         return "a dimension is empty"
-    if call.lam and (call.q.device.type != "cpu" or kernels.active() == "triton"):
-        return "fusedmax has a fused kernel only on CPUs"
-    if call.dropout and (call.q.device.type != "cpu" or foreign(call.q) or kernels.active() == "triton"):
+    if call.dropout and (call.foreign or on_gpu(call.q)):
         return "dropout is fused only in the native kernel, outside torch.compile"
-    if call.mask is not None and not _as_spans(call) and foreign(call.q):
+    if call.lam and on_gpu(call.q):
+        return "fusedmax has a fused kernel only on CPUs"
+    if call.mask is not None and not _as_spans(call) and call.foreign:
         return "the mask leaves gaps between a query's keys, which needs the scores"
     return None
+
+
+def refusal(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers) -> str | None:
+    """The reason not to use the fused kernel for these tensors, or None if it should be used.
+
+    Either the kernel cannot take the tensors, or it would be slower than the composition.
+
+    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/guides/attention.md). The kernel
+    packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
+    """
+    _, _, alphas, bias, mask, *_ = inputs
+    alpha = 2.0 if alphas is not None else numbers.alpha
+    if on_gpu(q):
+        for name, x in (("bias", bias), ("mask", mask), ("alpha", alphas)):
+            if x is not None and x.device != q.device:
+                return f"the {name} is on {x.device} and q on {q.device}"
+        why = gpu.refusal(q, k, v, alpha)
+        return why or (None if alphas is None else _out_of_range(alphas, gpu.ALPHAS))
+    n, m = q.shape[1], k.shape[1]
+    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas, bias)):
+        if m < 32:
+            return f"{m} keys are too few: the composition is as fast below 32"
+    elif m < 96 or n < 8:
+        return f"{n} queries and {m} keys are too few: without gradients the composition is as fast below 8 and 96"
+    for name, x in (("bias", bias), ("mask", mask)):
+        if x is not None and not readable(x):
+            return f"the values of the {name} must not be read"
+    if alphas is not None:
+        if not readable(alphas):
+            return "the values of alpha must not be read"
+        if why := _out_of_range(alphas, native.ALPHAS):
+            return why
+    return native.refusal(q, k, v, alpha)
+
+
+def _out_of_range(alphas: Tensor, fused: tuple[float, float]) -> str | None:
+    """Why these alphas are not fused. Reading their range waits for the GPU once; in a CUDA graph, they are not read."""
+    if foreign(alphas) or (alphas.is_cuda and torch.cuda.is_current_stream_capturing()):
+        return "the values of alpha must not be read"
+    least, most = torch.stack(alphas.detach().aminmax()).tolist()
+    if fused[0] <= least <= most <= fused[1]:
+        return None
+    return f"alpha ranges from {least:g} to {most:g}; fused are {fused[0]} to {fused[1]:g}"
 
 
 def _as_spans(call: Call) -> bool:
     """If each query sees one contiguous range of keys (a window, packed sequences, padding), replace the mask by spans."""
     mask, m = call.mask, call.k.shape[-2]
     assert mask is not None
-    if mask.device.type != "cpu" or foreign(mask) or mask.shape[-1:] != (m,) or kernels.active() == "triton":
+    if mask.device.type != "cpu" or foreign(mask) or mask.shape[-1:] != (m,) or on_gpu(call.q):
         return False
-    from ..kernels.native.attention import spans_of
-
     mask = mask if mask.ndim > 1 else mask[None]
     if call.sink and not mask[..., 0].all():  # some head has no sink
         return False
-    found = spans_of(mask[..., 1:] if call.sink else mask)
+    found = native.spans_of(mask[..., 1:] if call.sink else mask)
     if found is None:
         return False
     found = found + 1 if call.sink else found

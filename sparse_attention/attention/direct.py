@@ -18,7 +18,7 @@ from ..kernels.triton.attention import ALPHAS, WIDEST
 from ..modules import Mapping
 from ..rows.shape import PLAIN, STRIDED, autocasts, fits, foreign, transformed
 from . import forms, operator
-from .call import lengths_of_heads, mapped
+from .call import mapped
 from .choice import by_factor
 from .forms import Numbers
 
@@ -87,7 +87,7 @@ def _inputs(
     if lengths is not None:
         if not isinstance(lengths, Tensor) or foreign(lengths):
             return ()
-        lengths = lengths_of_heads(lengths, tuple(lead), k)
+        lengths = forms.lengths_of_heads(lengths, tuple(lead), k)
         lengths = None if lengths is None else lengths.reshape(-1)
     spans = scales = None
     if window is not None or packed is not None:

@@ -47,23 +47,28 @@ class Numbers(NamedTuple):
     short: bool = False  # computed by `short`
 
 
-def spans_of(n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, device: Any) -> Tensor | None:
+def spans_of(
+    n: int, m: int, window: Window | None, cu_seqlens: Tensor | None, device: Any, cu_seqlens_k: Tensor | None = None
+) -> Tensor | None:
     """The spans int64 ``[n, 2]`` of a window and of packed sequences; None without both.
+
+    In a sequence, the last query is at the position of the last key, which counts for the window.
 
     Raises:
         TypeError, ValueError: the window is not a pair of whole numbers >= 0 or None; the boundaries do not rise from
-            0 to n, or n and m differ.
+            0 to n (``cu_seqlens_k``: to m) or are not equally many; n and m differ, and ``cu_seqlens_k`` is not given.
     """
-    found = None
-    if window is not None:
-        found = _of_window(n, m, window, device)
-    if cu_seqlens is not None:
-        packed = _of_sequences(n, m, cu_seqlens, device)
-        found = packed if found is None else together(found, packed)
-    return found
+    packed, at = None, torch.arange(m - n, m, device=device)
+    if cu_seqlens is not None or cu_seqlens_k is not None:
+        packed, at = _of_sequences(n, m, cu_seqlens, cu_seqlens_k, device)
+    if window is None:
+        return packed
+    found = _of_window(at, m, window)
+    return found if packed is None else together(found, packed)
 
 
-def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
+def _of_window(at: Tensor, m: int, window: Window) -> Tensor:
+    """The spans of queries at the positions ``at [n]``."""
     sides = tuple(map(number_of, window)) if isinstance(window, (tuple, list)) else ()
     if len(sides) != 2 or any(
         x is not None and (not isinstance(x, int) or isinstance(x, bool) or x < 0) for x in sides
@@ -71,31 +76,44 @@ def _of_window(n: int, m: int, window: Window, device: Any) -> Tensor:
         raise ValueError(
             f"window={window!r} must be (left, right): how many keys before and after it a query sees; None means no limit"
         )
-    at = torch.arange(m - n, m, device=device)
     left = torch.zeros_like(at) if sides[0] is None else at - sides[0]
     right = torch.full_like(at, m) if sides[1] is None else at + sides[1] + 1
     return torch.stack([left, right], -1).clamp(0, m)
 
 
-def _of_sequences(n: int, m: int, cu_seqlens: Tensor, device: Any) -> Tensor:
-    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.dtype not in (torch.int32, torch.int64) or cu_seqlens.ndim != 1:
-        raise TypeError(
-            "cu_seqlens must be an int32 or int64 tensor [B + 1]: 0, then the end of each of the B sequences"
+def _of_sequences(
+    n: int, m: int, cu_seqlens: Tensor | None, cu_seqlens_k: Tensor | None, device: Any
+) -> tuple[Tensor, Tensor]:
+    """The spans of the sequences, and the position of each query among the keys, ``[n]``."""
+    if cu_seqlens_k is None and n != m:
+        raise ValueError(
+            f"cu_seqlens needs as many queries as keys; there are {n} queries and {m} keys: "
+            "give the ends of the keys as cu_seqlens_k"
         )
-    ends = cu_seqlens.to(device=device, dtype=torch.int64)
-    if n != m:
-        raise ValueError(f"cu_seqlens needs as many queries as keys; there are {n} queries and {m} keys")
+    ends = _ends("cu_seqlens", cu_seqlens, n, device)
+    keys = ends if cu_seqlens_k is None else _ends("cu_seqlens_k", cu_seqlens_k, m, device)
+    if len(keys) != len(ends):
+        raise ValueError(f"cu_seqlens has {len(ends) - 1} sequences and cu_seqlens_k {len(keys) - 1}")
+    at = torch.arange(n, device=device)
+    of = torch.searchsorted(ends, at, right=True)
+    return torch.stack([keys[of - 1], keys[of]], -1), at + (keys - ends)[of]
+
+
+def _ends(name: str, given: Any, n: int, device: Any) -> Tensor:
+    if not isinstance(given, Tensor) or given.dtype not in (torch.int32, torch.int64) or given.ndim != 1:
+        raise TypeError(f"{name} must be an int32 or int64 tensor [B + 1]: 0, then the end of each of the B sequences")
+    ends = given.to(device=device, dtype=torch.int64)
     if not (foreign(ends) or transformed()) and ends.device.type == "cpu":
         known = ends.tolist()
         if known[:1] != [0] or known[-1:] != [n] or sorted(known) != known:
-            raise ValueError(f"cu_seqlens={known} must rise from 0 to {n}, the number of positions")
-    at = torch.searchsorted(ends, torch.arange(n, device=device), right=True)
-    return torch.stack([ends[at - 1], ends[at]], -1)
+            raise ValueError(f"{name}={known} must rise from 0 to {n}, the number of positions")
+    return ends
 
 
 def together(a: Tensor, b: Tensor) -> Tensor:
     """The keys in both spans ``[..., n, 2]``."""
-    return torch.stack([a[..., 0].maximum(b[..., 0]), a[..., 1].minimum(b[..., 1])], -1)
+    first = a[..., 0].maximum(b[..., 0])
+    return torch.stack([first, a[..., 1].minimum(b[..., 1]).maximum(first)], -1)
 
 
 def per_head(name: str, x: Tensor, q: Tensor) -> Tensor:
@@ -127,6 +145,26 @@ def of_heads(name: str, x: Any, q: Tensor | None) -> Any:
     if x.shape not in ((heads,), (heads, 1, 1)):
         return x
     return x.reshape(*[1] * (q.ndim - 3), heads, 1, 1)
+
+
+def lengths_of_heads(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
+    """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
+    if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
+        kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
+        raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
+    m, rest = k.shape[-2], len(lead) - lengths.ndim
+    fits = rest >= 0 and all(given in (1, there) for given, there in zip(lengths.shape, lead))
+    if not fits:
+        raise ValueError(
+            f"lengths has shape {tuple(lengths.shape)}, and the batch and head dimensions of q are {tuple(lead)}; give one length per batch entry [B], or per head [B, H]"
+        )
+    if k.device.type == "cpu" and not foreign(lengths) and not transformed():
+        low, high = (int(x) for x in lengths.aminmax()) if lengths.numel() else (0, 0)
+        if low < 0 or high > m:
+            raise ValueError(f"lengths range from {low} to {high}; each must be between 0 and {m}, the number of keys")
+        if low == m:
+            return None
+    return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
 
 
 def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:

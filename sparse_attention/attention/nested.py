@@ -1,8 +1,7 @@
 """Attention within each sequence of jagged tensors. Nothing is padded, and no query sees another sequence.
 
-If queries and keys have the same lengths and the mapping has a fused kernel, the packed sequences are one call with
-``cu_seqlens``. Otherwise, sequences of equal lengths share a call, for which the lengths are read on the CPU. torch.compile
-breaks the graph.
+If the mapping has a fused kernel, the packed sequences are one call with ``cu_seqlens``. Otherwise, and with slopes,
+sequences of equal lengths share a call, for which the lengths are read on the CPU. torch.compile breaks the graph.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from .call import Call, checked
 from .choice import choose
 
 _INSTEAD = {
-    **dict.fromkeys(("lengths", "cu_seqlens"), "the tensors have their own lengths"),
+    **dict.fromkeys(("lengths", "cu_seqlens", "cu_seqlens_k"), "the tensors have their own lengths"),
     "mask": "hide keys with causal or window, or leave them out of k and v",
     "bias": "use slopes, or one call for each sequence",
     "need_weights": "use one call for each sequence, q.unbind()",
@@ -46,9 +45,9 @@ def attend(run: Callable[[Call], Any], q: Tensor, k: Tensor, v: Tensor, mapping:
         if isinstance(x, Tensor) and x.numel() not in (1, heads):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; nested tensors take one number per head, ({heads},)")
     ends, values = unpacked(q, k, v)
-    self_attention = ends[0] is ends[1] or torch.equal(*ends)
-    if self_attention and given["slopes"] is None:  # slopes times positions in the whole pack would be rounded more
-        call = checked(*values, mapping, **{**given, "cu_seqlens": ends[0]})
+    if given["slopes"] is None:  # slopes times positions in the whole pack would be rounded more
+        keys = None if ends[0] is ends[1] or torch.equal(*ends) else ends[1]
+        call = checked(*values, mapping, **{**given, "cu_seqlens": ends[0], "cu_seqlens_k": keys})
         if choose(call).path == "fused":
             return _nested(run(call), q)
     return by_length(lambda q, k, v: run(checked(q, k, v, mapping, **given)), q, k, v)

@@ -17,10 +17,9 @@ from torch.autograd import Function
 from ..kernels.native import attention as native
 from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
-from ..rows.masked import readable
-from ..rows.shape import foreign
 from . import composition, short
 from .call import on_gpu
+from .choice import refusal
 from .forms import Inputs, Numbers
 
 _LIBRARY = torch.library.Library("sparse_attention", "FRAGMENT")
@@ -30,51 +29,6 @@ _OPERATORS = torch.ops.sparse_attention
 def _kernel(q: Tensor) -> Any:
     """The module whose `forward` and `gradients` handle such tensors."""
     return gpu if on_gpu(q) else native
-
-
-def refusal(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers) -> str | None:
-    """The reason not to use the fused kernel for these tensors, or None if it should be used.
-
-    Either the kernel cannot take the tensors, or it would be slower than the composition.
-
-    The limits are the sizes at which both are equally fast (d = 64, one thread, AVX-512; docs/guides/attention.md). The kernel
-    packs the keys and takes 60 microseconds per call; its advantage is larger in the gradient than in the forward pass.
-    """
-    _, _, alphas, bias, mask, *_ = inputs
-    alpha = 2.0 if alphas is not None else numbers.alpha
-    if _kernel(q) is gpu:
-        if numbers.lam:
-            return "the Triton kernels take sparsemax and entmax"
-        for name, x in (("bias", bias), ("mask", mask), ("alpha", alphas)):
-            if x is not None and x.device != q.device:
-                return f"the {name} is on {x.device} and q on {q.device}"
-        why = gpu.refusal(q, k, v, alpha)
-        return why or (None if alphas is None else _out_of_range(alphas, gpu.ALPHAS))
-    n, m = q.shape[1], k.shape[1]
-    if torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (q, k, v, alphas, bias)):
-        if m < 32:
-            return f"{m} keys are too few: the composition is as fast below 32"
-    elif m < 96 or n < 8:
-        return f"{n} queries and {m} keys are too few: without gradients the composition is as fast below 8 and 96"
-    for name, x in (("bias", bias), ("mask", mask)):
-        if x is not None and not readable(x):
-            return f"the values of the {name} must not be read"
-    if alphas is not None:
-        if not readable(alphas):
-            return "the values of alpha must not be read"
-        if why := _out_of_range(alphas, native.ALPHAS):
-            return why
-    return native.refusal(q, k, v, alpha)
-
-
-def _out_of_range(alphas: Tensor, fused: tuple[float, float]) -> str | None:
-    """Why these alphas are not fused. Reading their range waits for the GPU once; in a CUDA graph, they are not read."""
-    if foreign(alphas) or (alphas.is_cuda and torch.cuda.is_current_stream_capturing()):
-        return "the values of alpha must not be read"
-    least, most = torch.stack(alphas.detach().aminmax()).tolist()
-    if fused[0] <= least <= most <= fused[1]:
-        return None
-    return f"alpha ranges from {least:g} to {most:g}; fused are {fused[0]} to {fused[1]:g}"
 
 
 def run(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:

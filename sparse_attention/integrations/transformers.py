@@ -16,9 +16,9 @@ The argument ``cache=`` is called ``past_key_values=`` in transformers 5.23.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -49,11 +49,9 @@ except ImportError as error:
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words in a name that have a meaning for transformers
 _MINE: dict[str, tuple[Any, ...]] = {}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
-# Ends of transformers' class names that have the word but compute no softmax: linear attention and helpers.
-_NO_SOFTMAX = (
-    *("DeltaAttention", "LightningAttention", "Glm5NextTextLinearAttention", "LinearAttentionDecoderLayer"),
-    *("AttentionMLP", "AttentionBias", "ExclusiveSelfAttention", "AttnAdapterLayer"),
-)
+_OWN = re.compile(
+    r"softmax\(|scaled_dot_product_attention\(", re.IGNORECASE
+)  # in the source of one without the interface
 LONG = 1024  # with fewer keys, all values are read
 
 
@@ -102,70 +100,40 @@ def register(
 
 
 def use(model: Any, mapping: str, **given: Any) -> Any:
-    """Register a mapping (arguments as for `register`) and switch ``model`` to it, checked in every forward pass.
+    """Register a mapping (arguments as for `register`) and switch ``model`` to it.
 
-    As long as the model uses the mapping, an attention module that runs without calling it raises a ValueError, so that
-    the model returns nothing. `set_attn_implementation` alone does not report such modules.
+    `set_attn_implementation` alone does not report modules that attend by code of their own, in which softmax would stay.
 
     Args:
         model: a PreTrainedModel; it is modified in place.
     Returns:
         The model.
     Raises:
-        ValueError: the model contains ``torch.nn.MultiheadAttention``, or transformers cannot switch its attention.
+        ValueError: the model contains ``torch.nn.MultiheadAttention`` or an attention module whose source calls softmax or
+            torch's attention, or transformers cannot switch its attention.
     """
     kind = type(model).__name__
     if any(isinstance(x, nn.MultiheadAttention) and not isinstance(x, MultiheadAttention) for x in model.modules()):
         raise ValueError(f"{kind} contains torch.nn.MultiheadAttention; call sa.nn.replace(model, {mapping!r}) first")
+    parts = {type(x) for x in model.modules() if _ATTENDS.search(type(x).__name__)}
+    sources = {part.__name__: _source(part) for part in parts}
+    if own := sorted(name for name, text in sources.items() if _OWN.search(text) and "ALL_ATTENTION_FUNC" not in text):
+        raise ValueError(
+            f"{', '.join(own)} of {kind} attends by its own code, which {mapping} cannot replace; use another model, or call "
+            "use on a part that has a configuration of its own, such as model.language_model"
+        )
     name = register(mapping, **given)
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:
         raise ValueError(f"{kind} attends by its own code, which {mapping} cannot replace; use another model")
-    owners = {"": model.config}  # of the models inside, whose attention has an implementation of its own
-    for path, part in model.named_modules():
-        known = type(part).__name__
-        if isinstance(part, PreTrainedModel):
-            owners[path] = part.config
-        if isinstance(part, PreTrainedModel) or not _ATTENDS.search(known) or known.endswith(_NO_SOFTMAX):
-            continue
-        if not hasattr(part, "sa_used"):
-            part.register_forward_pre_hook(_enter)
-            part.register_forward_hook(_leave, always_call=True)  # also after an exception
-        own = getattr(part, "config", None)  # from which the module takes its implementation, in most models
-        if not hasattr(own, "_attn_implementation"):
-            own = owners[max((x for x in owners if not x or f"{path}.".startswith(f"{x}.")), key=len)]
-        part.sa_used = own, name, f"{known} ({path} of {kind})"
     return model
 
 
-class _Frames(threading.local):
-    """One entry for each attention module that is running in this thread: whether a mapping was called in it."""
-
-    def __init__(self) -> None:
-        self.called: list[bool] = []
-
-    def mark(self) -> None:
-        self.called[:] = [True] * len(self.called)
-
-
-_frames = _Frames()
-
-
-def _enter(module: nn.Module, args: Any) -> None:
-    _frames.called.append(False)
-
-
-def _leave(module: Any, args: Any, output: Any) -> None:
-    called = _frames.called.pop()
-    if isinstance(module, MultiheadAttention):
-        _frames.mark()
-    elif not called and output is not None:  # no output: another exception is on its way
-        config, name, where = module.sa_used
-        if config._attn_implementation == name:
-            raise ValueError(
-                f"{where} ran without calling {name}: it attends by its own code, probably with softmax. Use another "
-                "model, or call use on a part that has a configuration of its own, such as model.language_model"
-            )
+def _source(part: type) -> str:
+    try:
+        return inspect.getsource(part)
+    except (OSError, TypeError):  # typed at a prompt
+        return ""
 
 
 def cache(model: Any) -> DynamicCache:
@@ -307,7 +275,6 @@ def attention(
     for name in ("cache", "block_indices"):
         if given.get(name) is not None and not isinstance(given[name], Cache):  # a module has read these already
             raise ValueError(f"{type(module).__name__} passes {name}=, which sparse mappings do not support; use attn_implementation='eager' for this model")  # fmt: skip
-    _frames.mark()
     n, m = query.shape[-2], key.shape[-2]
     sinks = s_aux if sinks is None else sinks
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling

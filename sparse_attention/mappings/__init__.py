@@ -2,9 +2,6 @@
 
 import importlib
 import pkgutil
-from typing import Any
-
-from ..registry import names, spec
 
 # These families come first in names(); the others follow alphabetically, and the densities come last.
 _FIRST = ["softmax", "sparsemax", "entmax", "pnormmax", "fusedmax", "oscarmax", "sparsegen", "sparsehourglass"]
@@ -13,5 +10,3 @@ _FOUND = {m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswit
 
 for _family in [*_FIRST, *sorted(_FOUND), "continuous"]:
     importlib.import_module(f"{__name__}.{_family}")
-
-FUNCTIONS: dict[str, Any] = {name: f for name in names() if (f := spec(name).function) is not None}

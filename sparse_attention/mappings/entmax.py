@@ -12,6 +12,7 @@ Forward and backward: the reference is in ``kernels/reference/threshold.py`` (``
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from ..registry import Param, register
@@ -39,6 +40,7 @@ def entmax(
     alpha: float | Tensor = 1.5,
     mask: Tensor | None = None,
     segments: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """A family of mappings that contains softmax (alpha = 1) and sparsemax (alpha = 2).
 
@@ -48,11 +50,14 @@ def entmax(
         mask: bool, broadcastable to scores, True = keep.
         segments: int64 ``[n]``, the segment of each position along ``dim``, such as the node that an edge leads to; every
             segment gets weights of its own, in linear time.
+        dtype: the scores are first converted to it, as in torch.softmax.
     Returns:
         shape of scores; rows sum to 1; a row is NaN if a tensor alpha is out of range there.
     Raises:
         ValueError: alpha is a number <= 0.
     """
+    if dtype is not None:
+        scores = scores.to(dtype)
     if segments is not None:
         return over_segments(entmax, scores, dim, mask, segments, alpha=ALPHA.take(alpha))
     alpha = ALPHA.take(alpha)

@@ -31,6 +31,7 @@ def softmax(
     gamma: float | Tensor = 1.0,
     mask: Tensor | None = None,
     segments: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Dense weights: every kept position gets a nonzero weight.
 
@@ -40,9 +41,12 @@ def softmax(
         mask: bool, broadcastable to scores, True = keep.
         segments: int64 ``[n]``, the segment of each position along ``dim``, such as the node that an edge leads to; every
             segment gets weights of its own, in linear time.
+        dtype: the scores are first converted to it, as in torch.softmax.
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0.
     """
+    if dtype is not None:
+        scores = scores.to(dtype)
     if segments is not None:
         return over_segments(softmax, scores, dim, mask, segments, gamma=GAMMA.take(gamma))
     gamma = GAMMA.take(gamma)

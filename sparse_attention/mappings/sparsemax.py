@@ -33,6 +33,7 @@ def sparsemax(
     gamma: float | Tensor = 1.0,
     mask: Tensor | None = None,
     segments: Tensor | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """Euclidean projection onto the simplex, which gives exact zeros.
 
@@ -43,12 +44,15 @@ def sparsemax(
         mask: bool, broadcastable to scores, True = keep.
         segments: int64 ``[n]``, the segment of each position along ``dim``, such as the node that an edge leads to; every
             segment gets weights of its own, in linear time.
+        dtype: the scores are first converted to it, as in torch.softmax.
     Returns:
         shape of scores; rows sum to 1, fully masked rows are 0, a row with NaN is NaN.
     Raises:
         ValueError: gamma is out of range, or the mask does not broadcast.
         TypeError: the scores are not floating point, or the mask is not boolean.
     """
+    if dtype is not None:
+        scores = scores.to(dtype)
     if segments is not None:
         return over_segments(sparsemax, scores, dim, mask, segments, gamma=GAMMA.take(gamma))
     if gamma.__class__ is float and gamma == 1.0:  # the most frequent call

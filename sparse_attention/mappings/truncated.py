@@ -25,7 +25,7 @@ MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning=
 def _ordered(scores: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """Scores ``[..., n]`` in decreasing order (masked ones last, as -inf), and the rank of every position, from 0."""
     ordered, place = in_order(scores.detach().masked_fill(~mask, -torch.inf))
-    at = torch.arange(scores.shape[-1], device=scores.device).expand_as(place)
+    at = torch.ones_like(place).cumsum(-1) - 1  # not arange, which would be no DTensor where the scores are one
     return ordered, torch.empty_like(place).scatter(-1, place, at)
 
 

@@ -83,9 +83,10 @@ def rows(
             if dim == -1 and (p := masked_rows(op, scores, mask, params, _again(op, learned))) is not None:
                 return p
             return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
-    if mask is not None and dim == -1 and (p := masked_rows(op, scores, mask, params)) is not None:
-        return p
-    if (p := fused(op, scores, dim, mask, params)) is not None:
+    if scores.is_cuda or kernels.active() == "triton":
+        if (p := _fused(op, scores, dim, mask, params)) is not None:
+            return p
+    elif mask is not None and dim == -1 and (p := masked_rows(op, scores, mask, params)) is not None:
         return p
     ndim = scores.ndim
     if (
@@ -130,11 +131,18 @@ def fused(
         if jagged(scores):
             return None
         tensor(scores)
-    if not (scores.is_cuda or kernels.active() == "triton") or not scores.ndim or not scores.numel():
+    if not (scores.is_cuda or kernels.active() == "triton"):
+        return None
+    return _fused(op, scores, dim if dim.__class__ is int else whole(dim), mask, params, plain)
+
+
+def _fused(
+    op: str, scores: Tensor, dim: int, mask: Tensor | None, params: dict[str, float], plain: Any = None
+) -> Tensor | None:
+    """`fused`, for dense scores that a GPU or the interpreter has."""
+    if not scores.ndim or not scores.numel():
         return None
     x, kept = scores, mask
-    if dim.__class__ is not int:
-        dim = whole(dim)
     if dim != -1:
         x, kept = x.movedim(dim, -1), None if mask is None else checked(mask, scores).movedim(dim, -1)
     elif mask is not None and not (mask.__class__ in PLAIN and fits(mask, scores.shape, scores.device)):
@@ -144,14 +152,14 @@ def fused(
         return None
     if kept is not None and (kept.__class__ not in PLAIN or foreign(kept)):
         return None
-    x = x.contiguous()
-    dtype = scores.dtype
-    kernel, form = backend.OPS[op], backend.form(kept, dtype if dtype in FULL else dtype_of_result(scores), x.shape)
+    x, dtype = x.contiguous(), scores.dtype
+    plan = backend.plan(op, x.shape[-1], kept is not None, **params)
+    form = backend.form(kept, dtype if dtype in FULL else dtype_of_result(scores), x.shape)
     try:
         if x.requires_grad and _grad_enabled():
-            p = _Fused.apply(x, (op, kernel, params, plain, form))
+            p = _Fused.apply(x, (op, params, plan, plain, form))
         else:
-            p = kernel.forward(x, form=form, **params)[0]
+            p = plan[0](x, form)[0]
     except backend.LaunchFailed as error:
         backend.give_up(op, error)
         return None
@@ -313,20 +321,20 @@ class _Fused(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Tensor:
-        op, kernel, params, plain, form = call
-        p, saved = kernel.forward(x, form=form, **params)
+        _, _, plan, plain, form = call
+        p, saved = plan[0](x, form)
         if plain is None:
             ctx.save_for_backward(p, *saved)
         else:  # only operations that are not in the reference need the mask and the scores again
-            ctx.save_for_backward(p, *saved, form.mask, x)
+            ctx.save_for_backward(p, *saved, form[0], x)
         if form[0] is not None or form[2] is not x.dtype:
-            call = op, kernel, params, plain, form.__class__(None, form.layout, x.dtype)
+            call = (*call[:4], form.__class__(None, form[1], x.dtype))
         ctx.call = call
         return p  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        (p, *saved), (op, kernel, params, plain, form) = ctx.saved_tensors, ctx.call
+        (p, *saved), (op, params, plan, plain, form) = ctx.saved_tensors, ctx.call
         if plain is not None:
             *saved, mask, x = saved
         if _grad_enabled() or batched(g) or foreign(g):
@@ -337,9 +345,8 @@ class _Fused(Function):
             elif REFERENCE[op].smooth:
                 dx = REFERENCE[op].backward(wide, p.float(), (), **params)
             else:
-                dx = _linear(wide, p.detach(), saved, kernel, params)
+                dx = _linear(wide, p.detach(), saved, kernels.backend("triton").OPS[op], params)
             dx = dx.to(form.dtype)
         else:
-            form = form if plain is None else form._replace(mask=mask)
-            dx = kernel.backward(g, p, saved, form=form, **params)
+            dx = plan[1](g, p, saved, form if plain is None else form._replace(mask=mask))
         return dx, None

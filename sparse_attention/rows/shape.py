@@ -183,26 +183,14 @@ def last(scores: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Callabl
 
 
 def whole(dim: Any) -> int:
-    """``dim`` as an int. Raises TypeError for anything else; the message suggests what was probably meant."""
+    """``dim`` as an int. Raises TypeError for anything else."""
     try:
         if not isinstance(dim, (bool, Tensor)):
             return operator.index(dim)
     except TypeError:
         pass
-    names: tuple[str, ...] = ("scores", "dim")
-    frame, call = sys._getframe(1), ""
-    while frame is not None:  # go up the stack to the function that the user called
-        own = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-        if own[:2] == ("scores", "dim") and frame.f_globals["__name__"].startswith("sparse_attention.mappings."):
-            call, names = f"{frame.f_code.co_name}({', '.join(own)}): ", own
-        frame = frame.f_back  # type: ignore[assignment]
-    if isinstance(dim, Tensor):
-        shown, meant = f" of shape {tuple(dim.shape)}", "mask=..." if dim.dtype == torch.bool else "mask=(... == 0)"
-    else:
-        name = next((n for n in names[2:] if n != "mask"), "")
-        shown, meant = f"={dim!r}", f"{name}={dim!r}" if name and isinstance(dim, float) else ""
-    hint = f"; did you mean {meant}?" if meant else ""
-    raise TypeError(f"{call}dim{shown} is not a whole number; dim is the dimension of the attention{hint}")
+    shown = f" of shape {tuple(dim.shape)}" if isinstance(dim, Tensor) else f"={dim!r}"
+    raise TypeError(f"dim{shown} is not a whole number; give masks and hyperparameters by name, as in mask=keep")
 
 
 def dtype_of_result(scores: Tensor) -> torch.dtype:
@@ -214,8 +202,7 @@ def dtype_of_result(scores: Tensor) -> torch.dtype:
 def checked(mask: Tensor, scores: Tensor) -> Tensor:
     """The mask in the shape of the scores. Raises TypeError if it is not boolean, and ValueError as `expanded` does."""
     if not isinstance(mask, Tensor):
-        hint = f"; did you mean dim={mask}?" if type(mask) is int else "; hyperparameters are given by name"
-        raise TypeError(f"mask={mask!r} is not a mask; it must be a boolean tensor, True = keep{hint}")
+        raise TypeError(f"mask={mask!r} is not a mask; it must be a boolean tensor, True = keep")
     if mask.layout is not STRIDED or mask.is_nested:
         tensor(mask, "mask")
     if mask.dtype != torch.bool:

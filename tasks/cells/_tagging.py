@@ -8,11 +8,11 @@ from typing import Any
 
 from repro import cell as cells
 from repro import identity, signals
+from repro.options import plain
 from repro.protocol import Monitor, Prepared
 from repro.store import Store
 from tasks.cells._training import WEIGHTS
 from tasks.config import nodes
-from tasks.config.options import plain
 from tasks.config.schedules import SCHEDULES
 from tasks.data import NullProgress
 from tasks.seq2seq import encode, fertility
@@ -30,7 +30,7 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     model, theirs = config["model"], config["model"].get("forward_links", False)
     optim = nodes.Adam(lr=1e-3, **({"clip": 0.0, "betas": [0.9, 0.999]} if theirs else {}))
-    tagger = Options(model["tagger_dim"], model["tagger_dim"], forward_links=theirs)
+    tagger = Options(embed_dim=model["tagger_dim"], hidden_dim=model["tagger_dim"], forward_links=theirs)
     return {
         **config,
         "task": {"name": "fertility", "family": "fertility", **plain(Task())},
@@ -38,7 +38,7 @@ def config_of(config: Mapping[str, Any]) -> dict[str, Any]:
         "mapping": {"name": "softmax", "gamma": 1.0, "at": {}, "grid": {}},
         "optim": {"name": "adam", **plain(optim)},
         "schedule": {"name": "fixed", **plain(SCHEDULES["fixed"].Options())},
-        "train": plain(nodes.Train(model["tagger_epochs"], 64, best_metric="accuracy")),
+        "train": plain(nodes.Train(max_epochs=model["tagger_epochs"], batch_size=64, best_metric="accuracy")),
         "decode": {},
         "seed": 1,
     }

@@ -13,9 +13,9 @@ from torch import nn
 
 from repro import convergence
 from repro.files import write_atomic
+from repro.options import read
 from repro.protocol import Metric, Monitor, Prepared, TestSet, Training
 from tasks.config import models
-from tasks.config.options import read
 from tasks.data import DataSet, open_data
 
 log = logging.getLogger(__name__)

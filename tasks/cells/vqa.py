@@ -9,7 +9,7 @@ from typing import Any
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.data import DataSet
-from tasks.data.images import ImageError
+from tasks.data.errors import DataError
 from tasks.data.read.formats import fields_of
 from tasks.vqa import encode, options
 from tasks.vqa.metrics import MEASURED, baselines, evaluation
@@ -69,7 +69,7 @@ def pictures(config: Mapping[str, Any]) -> Callable[[str], bytes] | None:
 
         try:
             shown = Image.open(io.BytesIO(images.source.read(key))).convert("RGB")
-        except (ImageError, OSError):
+        except (DataError, OSError):
             return b""
         shown.thumbnail((SHOWN, SHOWN))
         raw = io.BytesIO()

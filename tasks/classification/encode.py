@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from repro.options import plain, read
 from tasks.classification.options import Encode
-from tasks.config.options import plain, read
-from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
-from tasks.data.cache import cached_folder, copy_files, keep, read_meta
+from tasks.data import DataError, DataSet, Progress, content_sha256
+from tasks.data.cache import copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.pieces import fitted, learn_pieces, opened
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
@@ -29,6 +29,7 @@ from tasks.data.read.own import setting
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
 from tasks.data.symbols import DICT, FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
+from tasks.encoding import Build, encoders, split_of
 
 Texts = Sequence[Sequence[str]]  # tokens of each text
 EMPTY = "<empty>"  # a text without tokens is read as this one
@@ -126,29 +127,16 @@ class Encoded:
         return None if self.vectors is None else np.arange(self.size - len(self.vectors), self.size)
 
 
-def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """Encode the train and dev splits, or open them from the cache under `root`.
-
-    Raises:
-        DataError: a split is empty, the vector file cannot be read, or the disk is full.
-    """
-    progress = progress or NullProgress()
+def _training(data: DataSet, options: Encode, root: Path, progress: Progress) -> tuple[Any, Build]:
     found = [data.fingerprint.get(s) for s in ("train", "dev")]
     key = [RECIPE, data.name, found, _identity(options, _stamp(options.vectors))]
-    return open_encoded(cached_folder(root, data.name, key, lambda to: _build(data, options, to, progress), progress))
+    return key, partial(_build, data, options, progress)
 
 
-def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """Encode the test split with the vocabulary of `encoding`, a folder made by `encode` or `keep_encoding`.
-
-    Raises:
-        DataError: there are no test examples, or their classes or number of texts differ from those of the encoding.
-    """
-    progress = progress or NullProgress()
+def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> tuple[Any, Build]:
     meta = read_meta(encoding)
     key = [RECIPE, data.name, data.fingerprint.get("test"), meta["sha256"]]
-    build = partial(_build_test, data, Path(encoding), meta, progress)
-    return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
+    return key, partial(_build_test, data, encoding, meta, progress)
 
 
 def open_encoded(folder: str | Path) -> Encoded:
@@ -159,6 +147,9 @@ def open_encoded(folder: str | Path) -> Encoded:
     options, classes, report = read(Encode, meta["options"], "encode"), meta["classes"], meta["report"]
     splits = {split: _open_split(folder, split, meta["fields"]) for split in meta["splits"]}
     return Encoded(folder, options, classes, read_dictionary(folder / DICT), vectors, splits, meta["sha256"], report)
+
+
+encode, encode_test = encoders(_training, _testing, open_encoded)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
@@ -196,13 +187,11 @@ def _stamp(vectors: str | None) -> Any:
         return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
 
 
-def _build(data: DataSet, options: Encode, folder: Path, progress: Progress) -> dict[str, Any]:
+def _build(data: DataSet, options: Encode, progress: Progress, folder: Path) -> dict[str, Any]:
     fields, classes = list(data.about["fields"]), list(data.about["classes"])
     splits = data.read(progress)
     for split in ("train", "dev"):
-        if not splits.get(split):
-            step = f"raise data.limits.{split} or data.dev_share"
-            raise DataError(f"{data.name} has no {split} examples", data.provenance, step)
+        split_of(data, splits, split)
     if options.subword == "sentencepiece":
         raw = [text.lower() if options.lowercase else text for example in splits["train"] for text in example.texts]
         learn_pieces(raw, *fitted(raw, options.vocab_size), folder / PIECES)
@@ -244,9 +233,7 @@ def _build_test(
             step = f"name the model's classes: {setting(classes=known, **({'drop': others} if others else {}))}"
             step += f", which leaves out the rows of {', '.join(others)}" if others else ""
         raise DataError(what, f"{here}; {model}", step)
-    examples = data.read(progress).get("test") or ()
-    if not len(examples):
-        raise DataError(f"{data.name} has no test examples", data.provenance, "choose another test set")
+    examples = split_of(data, data.read(progress), "test")
     options = read(Encode, meta["options"], "encode")
     copy_files(encoding, folder, (DICT, PIECES))
     index = {word: i for i, word in enumerate(read_dictionary(encoding / DICT), FIRST)}

@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from repro.options import choice, flag, integer, listing, text
+from tasks.config.files import defaults
 from tasks.config.models import architecture
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, text
 
 KIND = "texts"
 CLASSES = True  # training may weight the classes, and your own data are also measured by macro-F1
@@ -19,21 +20,19 @@ class Task:
 
     fields: int = integer(low=1, high=2, help="texts per example")
     scores: list = listing(
-        REQUIRED,
-        choice(REQUIRED, *SCORES),
+        choice(*SCORES),
         help="extra metrics: F1 over classes; groups of weights; effect of erasing words",
     )
     keep_attention: int = integer(low=0, help="test examples whose attention is stored")
-    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
 @defaults("task/snli", "encode")
 class Encode:
     """How texts are turned into ids."""
 
-    tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="how a text is cut into words")
+    tokenizer: str = choice(*TOKENIZERS, help="how a text is cut into words")
     subword: str | None = choice(
-        REQUIRED,
         "sentencepiece",
         "char",
         optional=True,

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import read_config
-from repro.files import StoreError, broken_seal, read_json, sealed, write_json
+from repro.errors import ConfigError, StoreError, near
+from repro.files import broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, Results, asked_id, pair
 from repro.plan.experiment import Experiment
 from repro.plugins import listed
@@ -24,7 +25,7 @@ from repro.tables import compare, render
 from repro.tables.compare import Lost
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.options import NODES, TOP, near
+from tasks.config.files import NODES, TOP
 from tasks.config.request import Request, parsed
 from tasks.data import is_own
 
@@ -34,7 +35,7 @@ OWN = ("experiment", "sweep", "to", "paths.outputs")
 def main(request: Request) -> int:
     """Print and write the comparison of the cells that match the typed filters; exit status 1 if there are none.
 
-    Raises FilterError or ConfigError if a key, value, experiment or sweep is unknown.
+    Raises ConfigError or ConfigError if a key, value, experiment or sweep is unknown.
     """
     filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
@@ -97,7 +98,7 @@ def printed(record: Results) -> dict[str, str]:
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], list[str]]:
     """The records of the finished cells that match the filters, and one sentence for each damaged cell.
 
-    Prints the damaged cells, and a message if no cell matches. Raises FilterError or ConfigError as `main` does.
+    Prints the damaged cells, and a message if no cell matches. Raises ConfigError or ConfigError as `main` does.
     """
     _check_names(filters)
     ids = None
@@ -106,7 +107,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
         if (told := read_manifest(folder)) is None:
             there = sorted(p.parent.name for p in folder.parent.glob("*/manifest.json"))
             known = f"{folder.parent}{near(folder.name, there)}; there are: {', '.join(there) or 'none'}"
-            raise compare.FilterError(f"sweep={folder.name} is not in {known}")
+            raise ConfigError(f"sweep={folder.name} is not in {known}")
         ids = list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
     tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
 
@@ -164,8 +165,9 @@ def unfinished(store: Store, told: Mapping[str, Any]) -> list[Lost]:
         elif state == "queued" and not entry.path("status.json").exists():
             gone = "deleted" if one.get("state") == "done" else "never run"
             state = "failed" if why else gone
-        point = one.get("point") or ({"setting": one["setting"]} if one.get("setting") else {})  # earlier versions
-        found.append(Lost(key, task, mapping, point, int(one.get("seed", 0)), state, why.partition("\n")[0]))
+        found.append(
+            Lost(key, task, mapping, one.get("point") or {}, int(one.get("seed", 0)), state, why.partition("\n")[0])
+        )
     return found
 
 
@@ -180,11 +182,11 @@ def _of(lost: Sequence[Lost], filters: Mapping[str, str]) -> list[Lost]:
 
 
 def _check_names(filters: Mapping[str, str]) -> None:
-    """Raise FilterError for an unknown node, and ConfigError for an unknown experiment, before cells are read."""
+    """Raise ConfigError for an unknown node, and ConfigError for an unknown experiment, before cells are read."""
     nodes = (*NODES, *TOP, *OWN)
     for key in filters:
         if key.partition(".")[0] not in nodes:
-            raise compare.FilterError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
+            raise ConfigError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
     if "experiment" in filters:
         compose.page("experiment", filters["experiment"])
 

@@ -10,10 +10,11 @@ from typing import Any
 
 from repro import launch
 from repro.cell import Cell
+from repro.errors import Refused
 from repro.launch.display import Display, cleared, fitted, name, width
 from repro.plan import Plan
 from repro.report import examples, page
-from repro.report.data import Missing, predictions_of
+from repro.report.data import predictions_of
 from repro.results import estimate
 from repro.statistics import FEWEST
 from repro.store import Store
@@ -203,7 +204,7 @@ def drawings(table: Table, plan: Plan) -> str:
         if any(row.results for row in block.own):
             try:
                 said += drawn(block, plan.experiment.columns[number].split, plan.experiment.draw)
-            except Missing as missing:
+            except Refused as missing:
                 said.append(str(missing))
     return "\n".join(said) + "\n"
 
@@ -211,10 +212,10 @@ def drawings(table: Table, plan: Plan) -> str:
 def drawn(block: Block, split: str, labels: Sequence[str]) -> list[str]:
     """The attention of the rows `labels` for one test example of the report: the one whose outputs are nearest to a reference.
 
-    Raises `Missing` if the rows have no example with stored weights in common.
+    Raises `Refused` if the rows have no example with stored weights in common.
     """
     if not any(row.label in labels for row in block.own):
-        raise Missing(f"No row is left to draw: {', '.join(labels)}.")
+        raise Refused(f"No row is left to draw: {', '.join(labels)}.")
     drawable = examples.attention(block.own, predictions_of(block.own, split), split)
 
     def agreement(index: int) -> float:

@@ -25,7 +25,7 @@ from typing import Any
 
 FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
 # Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
-EXPECTED = ("StoreError", "DataError")
+EXPECTED = ("Refused",)
 
 
 def command(main: Callable[..., int | None]) -> Callable[..., int]:

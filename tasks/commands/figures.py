@@ -14,7 +14,7 @@ from typing import Any
 from repro.identity import pair
 from tasks.commands import attending, reproduce
 from tasks.commands.attending import Finished
-from tasks.config.options import values_in
+from tasks.config.files import values_in
 from tasks.config.request import REPRODUCE, Request
 from tasks.draw import attention
 

@@ -4,7 +4,7 @@ import time
 from functools import cache
 
 from repro.results.estimate import Rates
-from tasks.config.options import values_in
+from tasks.config.files import values_in
 
 STEP = 0.005  # seconds of the training step of `slowness` on that core
 

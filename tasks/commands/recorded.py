@@ -13,8 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from repro import convergence
-from repro.identity import Cell, Results, Scored, digest, pair
+from repro.identity import Cell, digest, pair
 from repro.plan import origin
 from repro.plan.experiment import Experiment
 from repro.report import comparison, page
@@ -31,8 +30,6 @@ RESULTS = compose.ROOT / "docs" / "results"
 FOLDER = "records"
 # where and how cells ran; not part of the records, like MIRRORS
 HERE = ("paths", "runtime", "launcher", "logger", "plugins", "sweep", "lease", "minutes")
-OF_SWEEP = ("module", "metrics", "seconds", "data_sha256", "recipe")
-ABOUT = ("facts", "signatures")  # only in newer records of sweeps, like baselines, curve and examples
 MIRRORS = ("data.mirror", "data.path")
 
 
@@ -126,8 +123,6 @@ def write(request: Request, results: Path, other: Path | None = None) -> int:
 
     The records of experiments also come from the folder `other`, of another machine.
 
-    The records of experiments also come from the folder `other`, of another machine.
-
     Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
     if request.sweep:
@@ -152,29 +147,21 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     store = Store(outputs)
     cells, _ = compare.select(store, {"sweep": name})
     title = (store.root / "sweeps" / name / "table.md").read_text(encoding="utf-8").splitlines()[0].removeprefix("## ")
-    found = []
+    found, configs = [], {}
     for one in cells:
-        told = {"key": one.cell_id} | {k: getattr(one, k) for k in OF_SWEEP}
-        told |= {"tests": {k: v._asdict() for k, v in one.scored.items()}, "tested": one.tests}
-        told |= {k: getattr(one, k) for k in ABOUT} | archive.without_texts({"baselines": one.baselines})
-        told["curve"] = convergence.judged(one.curves, one.best_metric)
-        told["examples"] = {k: archive.packed(v.predictions()) for k, v in one.evaluations.items()}
-        found.append(told | {"config": {k: v for k, v in one.config.items() if k not in HERE}})
+        if (made := archive.record(one, one.evaluations)) is not None:
+            found.append(made)
+            configs[made["key"]] = {k: v for k, v in one.config.items() if k not in HERE}
     path = results / FOLDER / f"sweep_{name}.jsonl"
-    archive.write(path, {"sweep": name, "title": title}, found)
+    archive.write(path, {"sweep": name, "title": title} | archive.packed_configs(configs), found)
     return path, len(found)
 
 
 def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
     """The table and files computed from the records of a sweep."""
-    cells = []
-    for one in recorded:
-        told = {k: one[k] for k in (*OF_SWEEP, "config")} | {k: one.get(k, {}) for k in (*ABOUT, "baselines")}
-        curve, by = one.get("curve", {}), f"dev/{one['config']['train']['best_metric']}"
-        told |= {"tests": one.get("tested", {}), "curve": {by: curve} if isinstance(curve, list) else curve}
-        scored = {k: Scored(**v) for k, v in one["tests"].items()}
-        where = {"cell_id": one["key"], "folder": Path(one["key"])}
-        cells.append(Results(**where, **told, scored=scored, shortfalls={}, evaluations={}))
+    configs = archive.configs(header)
+    of = [(one, configs[one["key"]]) for one in recorded]
+    cells = [archive.results(one, reproduce.TOOLS.module_of(config), config) for one, config in of]
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Made(table, sweep=header["sweep"], files=kept)

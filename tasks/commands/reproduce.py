@@ -10,6 +10,7 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
+from repro.errors import Problem, near
 from repro.identity import Cell, pair
 from repro.launch.display import clock, fitted
 from repro.plan.experiment import Experiment, Row
@@ -18,7 +19,6 @@ from repro.store import Store
 from tasks.commands.driver import Driver, refuse_empty
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, pages
-from tasks.config.options import Problem, near
 from tasks.config.overrides import lacking, merged
 from tasks.config.request import REPRODUCE, Request, parse
 from tasks.data import DataError, Progress

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from repro import plan as plans
+from repro.errors import ConfigError, short
 from repro.identity import Cell, Results
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names, elsewhere
 from tasks.commands import compare, reproduce
 from tasks.config import compose
-from tasks.config.options import ConfigError, short
 from tasks.config.overrides import lacking
 from tasks.config.request import Override, Request, own_mappings
 
@@ -58,7 +58,7 @@ def lasting(request: Request) -> list[str]:
 
 
 def outline(request: Request) -> Outline:
-    """Compose and check every configuration. Raises ConfigError or PlanError if all of them are invalid.
+    """Compose and check every configuration. Raises ConfigError if all of them are invalid.
 
     A mapping without one of the swept parameters runs once, without it.
     """

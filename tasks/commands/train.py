@@ -16,16 +16,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from repro import cell as cells
 from repro import launch
+from repro.errors import Problem, StoreError
 from repro.launch import display
 from repro.plugins import naming
 from repro.protocol import parameters
 from repro.results import estimate, records
-from repro.store import Store, StoreError, elsewhere, outputs_folder
+from repro.store import Store, elsewhere, outputs_folder
 from tasks.commands import compare, reproduce, sweep
 from tasks.commands.driver import of_threads
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, overrides, pages
-from tasks.config.options import Problem, names_in
+from tasks.config.files import names_in
 from tasks.config.request import HELP, Request, parse, spelled
 from tasks.data import DataError, Progress
 from tasks.loggers import make_loggers

@@ -16,6 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from repro.errors import ConfigError, Problem, near
 from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
@@ -24,7 +25,7 @@ from repro.store import Store, elsewhere
 from tasks import use
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.options import ConfigError, Problem, near, quoted
+from tasks.config.files import quoted
 from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
@@ -114,11 +115,8 @@ def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:
     own = {k.removeprefix("data."): v for k, v in values.items() if k.startswith("data.") and v is not None}
     task, data = values.get("task"), values.get("data")
     found = guess(own.pop("path", None), own, data or OF_TASK.get(str(task)))
-    try:
-        page: Any = OmegaConf.to_container(OmegaConf.load(compose.CONFIGS / "try.yaml"))
-        one = experiments.read(page, "try", str(values.get("profile", "demo")))
-    except experiments.ExperimentError as error:
-        raise ConfigError(str(error)) from error
+    page: Any = OmegaConf.to_container(OmegaConf.load(compose.CONFIGS / "try.yaml"))
+    one = experiments.read(page, "try", str(values.get("profile", "demo")))
     (column,) = [c for c in one.columns if (f"task={task}" in c.overrides if task else c.key == found.kind)]
     if {column.key, found.kind} - {"pairs", "summaries"} and column.key != found.kind:
         raise ConfigError(f"task={task} does not fit: {found.said}; leave task= out, or set {found.otherwise}")

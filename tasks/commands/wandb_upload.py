@@ -11,10 +11,11 @@ import yaml
 
 from repro import cell as cells
 from repro.cell import Cell, Results
+from repro.errors import StoreError
 from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.plan import origin
-from repro.store import ASIDE, Entry, Evaluation, Store, StoreError, outputs_folder
+from repro.store import ASIDE, Entry, Evaluation, Store, outputs_folder
 from tasks.commands import compare
 from tasks.config import options
 from tasks.loggers import about

@@ -15,25 +15,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
+from repro.errors import ConfigError, Problem, near, short
 from repro.identity import pair
+from repro.options import plain, read, read_each
 from repro.rounding import rounded
 from tasks import data, loggers
 from tasks.config import models, nodes
-from tasks.config.options import (
-    CONFIGS,
-    NAME,
-    NODES,
-    TOP,
-    ConfigError,
-    OptionsError,
-    Problem,
-    near,
-    plain,
-    read,
-    read_each,
-    short,
-)
-from tasks.config.options import names_in as names_in
+from tasks.config.files import CONFIGS, NAME, NODES, TOP
+from tasks.config.files import names_in as names_in
 from tasks.config.pages import claims, experiment, own_row, page, papers, published  # noqa: F401
 from tasks.config.schedules import SCHEDULES
 
@@ -240,7 +229,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         try:
             architecture = models.architecture(given["task"]["family"], given["model"].get("name", ""))
             config["model"] = _rest(given["model"], architecture.Options, "model", ("name",))
-        except OptionsError as error:
+        except ConfigError as error:
             found += error.problems
         else:
             if "mapping" in config:
@@ -259,7 +248,7 @@ def _take(
     """Set `config[key]` to what the reader returns, or add the problems that it raises to `problems`."""
     try:
         config[key] = reader(*arguments)
-    except OptionsError as error:
+    except ConfigError as error:
         problems.extend(error.problems)
 
 
@@ -291,7 +280,7 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
         told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
-        raise OptionsError(Problem(told, f"{key}.name", name, classes))
+        raise ConfigError(Problem(told, f"{key}.name", name, classes))
     return _rest(node, classes[name], key, ("name",))
 
 

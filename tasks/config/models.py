@@ -1,6 +1,6 @@
 """Find architectures by file name, and choose the mapping for each place where a model attends.
 
-An architecture is a file `<name>.py` in the folder `models` of its family with `Options` (see `tasks.config.options`), `Model` (a plain torch
+An architecture is a file `<name>.py` in the folder `models` of its family with `Options` (see `repro.options`), `Model` (a plain torch
 module) and `PLACES`, the places where the model attends. The node `mapping` is used at every place that has no
 `mapping.at.<place>` of its own.
 """
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tasks.config.options import CONFIGS, OptionsError, Problem, near, read, short
+from repro.errors import ConfigError, Problem, near, short
+from repro.options import read
+from tasks.config.files import CONFIGS
 
 if TYPE_CHECKING:  # torch is imported only after the names of a configuration have been checked
     import torch
@@ -61,11 +63,11 @@ def names(family: str) -> list[str]:
 
 
 def architecture(family: str, name: str) -> ModuleType:
-    """The module of an architecture. Raises OptionsError, suggesting the nearest name, if the name is unknown."""
+    """The module of an architecture. Raises ConfigError, suggesting the nearest name, if the name is unknown."""
     known = names(family)
     if name not in known:
         told = f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"
-        raise OptionsError(Problem(told, "model.name", name, known))
+        raise ConfigError(Problem(told, "model.name", name, known))
     return part(family, f"models.{name}")
 
 
@@ -76,11 +78,11 @@ def options(family: str, model: Mapping[str, Any]) -> Any:
 
 
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
-    """Place -> dict with the mapping's name and parameters. Raises OptionsError if the model has no such place."""
+    """Place -> dict with the mapping's name and parameters. Raises ConfigError if the model has no such place."""
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
         told = f"is not a place of this model, which attends at: {', '.join(places)}"
-        raise OptionsError([Problem(f"mapping.at.{p} {told}", f"mapping.at.{p}", allowed=places) for p in unknown])
+        raise ConfigError([Problem(f"mapping.at.{p} {told}", f"mapping.at.{p}", allowed=places) for p in unknown])
     everywhere = {k: v for k, v in mapping.items() if k not in ("at", "grid")}
     return {place: dict(own.get(place) or everywhere) for place in places}
 
@@ -96,7 +98,7 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
     found = []
     try:
         nodes = nodes_at(mapping, places)
-    except OptionsError as error:
+    except ConfigError as error:
         return error.problems
     for place, node in nodes.items():
         key = f"mapping.at.{place}" if place in (mapping.get("at") or {}) else "mapping"
@@ -145,12 +147,12 @@ def mapping(node: Mapping[str, Any]) -> dict[str, Any]:
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
         told = f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"
-        raise OptionsError(Problem(told, "mapping.at", at))
+        raise ConfigError(Problem(told, "mapping.at", at))
     if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
         told = f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"
-        raise OptionsError(Problem(told, wrong[0]))
+        raise ConfigError(Problem(told, wrong[0]))
     if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
-        raise OptionsError(Problem(f"mapping.grid={short(grid)} must be {{parameter: [values]}}", "mapping.grid", grid))
+        raise ConfigError(Problem(f"mapping.grid={short(grid)} must be {{parameter: [values]}}", "mapping.grid", grid))
     complete = _parameters(node, "mapping")
     for parameter, values in grid.items():
         for value in values:
@@ -164,18 +166,18 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     if name == "???" or not isinstance(name, str):
         given = "" if name == "???" else f"={short(name)}"
         told = f"{key}.name{given} must be set: the name of a registered mapping"
-        raise OptionsError(Problem(told, f"{key}.name", None if name == "???" else name))
+        raise ConfigError(Problem(told, f"{key}.name", None if name == "???" else name))
     given = parameters(node)
     wide = {k: v for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER}
     if wide:
         at_most = f"must be between -{WIDEST_PARAMETER:g} and {WIDEST_PARAMETER:g}"
-        raise OptionsError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
+        raise ConfigError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
     import sparse_attention as sa  # imports torch, which the checks above do not need
 
     try:
         return {"name": name} | sa.spec(name).check(given)
     except (ValueError, TypeError) as error:
-        raise OptionsError(Problem(f"{key}.name={name}: {error}", key, name)) from None
+        raise ConfigError(Problem(f"{key}.name={name}: {error}", key, name)) from None
 
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:

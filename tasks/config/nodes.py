@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, choice, defaults, flag, integer, listing, number, option, text
+from repro.options import LARGEST, choice, flag, integer, listing, number, option, text
+from tasks.config.files import defaults
 
 BEST = ("accuracy", "loss", "ppl", "f1", "macro_f1", "bleu", "chrf")  # dev scores that can select the epoch
 
@@ -42,18 +43,16 @@ class Train:
     )
     update_freq: int = integer(low=1, help="batches accumulated per update")
     best_metric: str = choice(
-        REQUIRED,
         *BEST,
         help="dev score that selects the epoch; bleu, chrf: only for pairs; each epoch decodes dev (greedy search)",
     )
     average: int | None = integer(low=1, optional=True, help="keep the mean of the weights of that many last epochs")
     class_weights: str | None = choice(
-        REQUIRED,
         "balanced",
         optional=True,
         help="class weights in a classifier's loss; balanced: each class counts the same",
     )
-    precision: str = choice(REQUIRED, "fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
+    precision: str = choice("fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
     processes: int = integer(
         low=1, high=1024, help="data-parallel: GPUs, or CPU processes over gloo; they share each update"
     )
@@ -98,7 +97,7 @@ class Sgd:
 
     lr: float = number(above=0, high=100, help="base rate; the schedule changes it")
     clip: float = number(low=0, high=1e6, help="maximum norm of the gradient; 0: no clipping")
-    normalize: str = choice(REQUIRED, "sentences", "tokens", help="what a batch's summed loss is divided by")
+    normalize: str = choice("sentences", "tokens", help="what a batch's summed loss is divided by")
     label_smoothing: float = number(low=0, below=1, help="share of the target probability spread over the vocabulary")
     weight_decay: float = number(low=0, below=1, help="decoupled from the gradient")
 
@@ -107,7 +106,7 @@ class Sgd:
 class Adam(Sgd):
     """Adam (Kingma & Ba 2015)."""
 
-    betas: list = listing(REQUIRED, number(low=0, below=1), length=2, help="decay rates of the two moments")
+    betas: list = listing(number(low=0, below=1), length=2, help="decay rates of the two moments")
     eps: float = number(above=0, high=1, help="added to the root of the second moment")
 
 
@@ -115,19 +114,18 @@ class Adam(Sgd):
 class Profile:
     """The size of the setting: demo, cpu, gpu or paper."""
 
-    name: str = choice(REQUIRED, "demo", "cpu", "gpu", "paper", help="demo, cpu, gpu or paper")
+    name: str = choice("demo", "cpu", "gpu", "paper", help="demo, cpu, gpu or paper")
 
 
 @defaults("main", "runtime")
 class Runtime:
     """Where and how a cell runs; not part of its identity."""
 
-    device: str = choice(REQUIRED, "auto", "cpu", "cuda", help="auto: a GPU where there is one")
+    device: str = choice("auto", "cpu", "cuda", help="auto: a GPU where there is one")
     threads: int = integer(low=1, help="CPU threads of each cell")
     workers: int = integer(low=1, help="cells at a time")
-    devices: Any = option(REQUIRED, object, _devices, "GPUs of the workers: all, none or numbers")
+    devices: Any = option(object, _devices, "GPUs of the workers: all, none or numbers")
     workers_per_device: int = option(
-        REQUIRED,
         object,
         _sharing,
         "cells that share a GPU, or train.processes of them; auto: as memory and cores allow",
@@ -154,7 +152,7 @@ class Top:
     """The keys at the top level that are not nodes."""
 
     seed: int = integer(low=0, high=LARGEST, help="seed of all random numbers")
-    plugins: list = listing(REQUIRED, text(), help="Python files that register the user's own mappings")
+    plugins: list = listing(text(), help="Python files that register the user's own mappings")
 
 
 @dataclass
@@ -185,9 +183,9 @@ class Slurm:
     gres: str | None = text(optional=True, help="devices per cell, e.g. gpu:1 or gpu:a100:4")
     parallel: int = integer(low=1, help="elements of the array at a time")
     exclude: str | None = text(optional=True, help="nodes not to use")
-    setup: list = listing(REQUIRED, text(), help="shell commands to run before Python, e.g. module load cuda")
+    setup: list = listing(text(), help="shell commands to run before Python, e.g. module load cuda")
     python: str | None = text(optional=True, help="Python on the nodes; null: the one you submit with")
-    sbatch: list = listing(REQUIRED, text(), help="more options for sbatch, e.g. constraint=a100")
+    sbatch: list = listing(text(), help="more options for sbatch, e.g. constraint=a100")
 
     def problems(self) -> list[str]:
         wrong = [o for o in self.sbatch if not re.fullmatch(r"[\w-]+=.+", o)]

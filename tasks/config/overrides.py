@@ -17,7 +17,8 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from tasks.config.options import CONFIGS, ConfigError, Problem, names_in, near, short, values_in
+from repro.errors import ConfigError, Problem, near, short
+from tasks.config.files import CONFIGS, names_in, values_in
 from tasks.config.request import Override, parsed
 
 NONE: Mapping[str, Collection[str]] = {}

@@ -9,11 +9,12 @@ from typing import Any
 
 from repro.claims import claim as paper_claims
 from repro.claims.claim import Claim, Paper
+from repro.errors import ConfigError, near
 from repro.identity import pair
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
 from repro.plan.published import Published, loose_ends, numbers
-from tasks.config.options import CONFIGS, ConfigError, names_in, near
+from tasks.config.files import CONFIGS, names_in
 from tasks.config.request import Request
 
 
@@ -35,10 +36,7 @@ def _read(path: Path, changed: int) -> dict[str, Any]:
 
 def experiment(name: str, profile: str) -> Experiment:
     """`configs/experiment/<name>.yaml` with one of its profiles. Raises ConfigError if the experiment is invalid."""
-    try:
-        one = experiments.read(page("experiment", name), name, profile)
-    except experiments.ExperimentError as error:
-        raise ConfigError(str(error)) from error
+    one = experiments.read(page("experiment", name), name, profile)
     if problems := loose_ends(one, published(one.published)):
         raise ConfigError(f"experiment {name}: {'; '.join(problems)}")
     return one
@@ -55,8 +53,8 @@ def papers() -> list[Paper]:
     for name in names_in("claims"):
         try:
             found.append(paper_claims.read(page("claims", name), name))
-        except experiments.ExperimentError as error:
-            problems.append(str(error))
+        except ConfigError as error:
+            problems += error.problems
     problems += paper_claims.clashes(found)
     tested = [claim for paper in found for claim in paper.claims if claim.experiment]
     pages = {

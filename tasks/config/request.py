@@ -19,8 +19,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from repro.errors import ConfigError, Problem, near, short
 from repro.rounding import rounded
-from tasks.config.options import CONFIGS, NAME, NODES, TOP, ConfigError, Problem, names_in, near, quoted, short
+from tasks.config.files import CONFIGS, NAME, NODES, TOP, names_in, quoted
 
 if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a model needs none
     from hydra.core.override_parser.types import Override as Parsed

@@ -14,7 +14,8 @@ write `configs/schedule/<name>.yaml`.
 from dataclasses import dataclass
 from typing import Any
 
-from tasks.config.options import REQUIRED, defaults, integer, listing, number
+from repro.options import integer, listing, number
+from tasks.config.files import defaults
 
 
 class Schedule:
@@ -123,7 +124,7 @@ class EpochSteps(Schedule):
     @defaults("schedule/epoch_steps")
     class Options:
         warmup_epochs: int = integer(low=0, help="warm-up: epoch e has e / (warmup_epochs + 1) of lr")
-        decay_epochs: list = listing(REQUIRED, integer(low=1), help="epochs after which the rate decays")
+        decay_epochs: list = listing(integer(low=1), help="epochs after which the rate decays")
         decay: float = number(above=0, high=1, help="factor of each decay")
 
     def rate(self, update: int) -> float:

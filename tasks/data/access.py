@@ -14,8 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tasks.config.options import OptionsError, names_in, near
-from tasks.config.options import read as read_options
+from repro.errors import ConfigError, near
+from repro.options import read as read_options
+from tasks.config.files import names_in
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import nothing_fetched
 from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, fingerprint
@@ -36,19 +37,19 @@ def set_names(kind: str | None = None) -> list[str]:
 
 
 def set_module(name: str) -> ModuleType | Loader:
-    """The loader of a data set, or its module. Raises OptionsError if the name is unknown or its loader is incomplete."""
+    """The loader of a data set, or its module. Raises ConfigError if the name is unknown or its loader is incomplete."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
         why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
-        raise OptionsError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
+        raise ConfigError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
     path = f"tasks.data.sets.{manifest.get('loader', name)}"
     module = importlib.import_module(path) if importlib.util.find_spec(path) else None
     loader = getattr(module, "SETS", {}).get(name, module)
     kind = getattr(loader, "KIND", None)
     if kind not in KINDS or not hasattr(loader, "Options") or not hasattr(loader, "load"):
         told = f"must have Options, load and a KIND ({', '.join(KINDS)}), not {kind!r}; {GUIDE}"
-        raise OptionsError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
+        raise ConfigError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
     return loader  # type: ignore[return-value]
 
 
@@ -70,7 +71,7 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
             allowed = ", ".join(set_names(kind))
             return [f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS[kind]}: {allowed}"]
         read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
-    except OptionsError as error:
+    except ConfigError as error:
         return error.problems
     return []
 
@@ -107,7 +108,7 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         progress.say(f"{name} is unavailable ({error.what}); generated pairs take its place")
         limits = dataclasses.asdict(options.limits)
         toy = open_data({"name": options.fallback, "limits": limits}, root, progress)
-        why = f"GENERATED TEXT, not {name}: {error.what} ({error.where})"
+        why = f"GENERATED TEXT, not {name}: {error.what} ({error.why})"
         notes = (why, f"for the real text: {error.next_step}", *toy.notes)
         short = (f"generated text instead of {name}", *toy.shortfalls)
         return dataclasses.replace(toy, stands_for=name, notes=notes, shortfalls=short)
@@ -127,7 +128,7 @@ def _in(root: Path, name: str, error: DataUnavailable) -> DataUnavailable:
         return error
     fetch, known = f"python scripts/data.py fetch {name}", rf"make data-{name}\b|python scripts/data\.py fetch {name}\b"
     step = re.sub(known, lambda _: f"{fetch} --root {shlex.quote(str(root))}", error.next_step)
-    return DataUnavailable(error.what, error.where, step, error.key, error.value)
+    return DataUnavailable(error.what, error.why, step, error.key, error.value)
 
 
 def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
@@ -193,7 +194,7 @@ def _fetched(
         data = open_data(node, root, progress)
     except DataUnavailable as error:  # the command that its next step names may be the one that is running
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.where, step, error.key, error.value) from error
+        raise DataUnavailable(error.what, error.why, step, error.key, error.value) from error
     splits = data.read(progress)
     return _counted(name, data, splits, place), data, splits
 

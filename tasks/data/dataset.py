@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import defaults, integer, node
+from repro.options import integer, node
+from tasks.config.files import defaults
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Labelled, first, subset, texts_of
@@ -108,7 +109,7 @@ def make(
         counts: split -> number of records available, if known before reading.
         cut: function that limits a split (by default, it keeps the first records).
     """
-    limits = limits or Limits(None, None, None)
+    limits = limits or Limits(**dict.fromkeys(SPLITS))
     name = manifest["name"]
 
     def limited(progress: Progress) -> Splits:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tasks.data.cache import write_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import publish_folder, sha256_of
-from tasks.data.images import Files, ImageError, Stored, decode
+from tasks.data.images import Files, Stored, decode
 from tasks.data.progress import Progress
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -117,7 +117,7 @@ def extract(
                 try:
                     pixels.append(torch.from_numpy(decode(source.read(key), (model.size, model.size)).copy()))
                     places.append(place)
-                except ImageError as error:
+                except DataError as error:
                     bad[key] = str(error)
             if not pixels:
                 continue

@@ -1,6 +1,6 @@
 """Image sources, and images as model input: pixels decoded once into one array, precomputed features, or no images.
 
-A source lists keys and returns the image of each key. An image that cannot be read raises `ImageError`. Code that reads
+A source lists keys and returns the image of each key. An image that cannot be read raises `DataError`. Code that reads
 many images counts these errors and continues, since a set of a million images contains a few truncated files.
 """
 
@@ -25,10 +25,6 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged
 
 SUFFIXES = (".png", ".jpg", ".jpeg")
-
-
-class ImageError(RuntimeError):
-    """One image that is missing or cannot be decoded; the message names the image and the reason."""
 
 
 def coco_key(name: str) -> str | None:
@@ -83,9 +79,9 @@ class Files:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def read(self, key: str) -> bytes:
-        """The file's bytes. Raises ImageError if there is no such file or it cannot be read."""
+        """The file's bytes. Raises DataError if there is no such file or it cannot be read."""
         if key not in self._where:
-            raise ImageError(f"there is no image with key {key!r}")
+            raise DataError(f"there is no image with key {key!r}")
         place, name, _ = self._where[key]
         try:
             if place.is_dir():
@@ -99,13 +95,13 @@ class Files:
             assert member is not None
             return member.read()
         except archives.BROKEN as error:
-            raise ImageError(f"{place}: {name}: {type(error).__name__}: {error}") from error
+            raise DataError(f"{place}: {name}: {type(error).__name__}: {error}") from error
 
 
 def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
     """Decode an image file to uint8 [height, width, 3], resized (bilinear) to `size` = (height, width).
 
-    Raises ImageError if it cannot be decoded completely.
+    Raises DataError if it cannot be decoded completely.
     """
     from PIL import Image
 
@@ -117,7 +113,7 @@ def decode(raw: bytes, size: tuple[int, int]) -> np.ndarray:
                 colour = colour.resize((size[1], size[0]), Image.Resampling.BILINEAR)
             return np.asarray(colour)
     except Exception as error:  # Pillow's plugins raise anything from SyntaxError to struct.error
-        raise ImageError(f"cannot be decoded ({type(error).__name__}: {error})") from error
+        raise DataError(f"cannot be decoded ({type(error).__name__}: {error})") from error
 
 
 class Stored:
@@ -228,7 +224,7 @@ def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: 
         for i, key in enumerate(progress.over(keys, "decoding images")):
             try:
                 array[i] = decode(source.read(key), size)
-            except ImageError as error:
+            except DataError as error:
                 bad[key] = str(error)
         array.flush()
         what = f"{len(bad)} of {len(keys)} images cannot be read"

@@ -14,7 +14,8 @@ from typing import Any
 
 import yaml
 
-from tasks.config.options import near, text
+from repro.errors import near
+from repro.options import text
 from tasks.data.dataset import Limited
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify

@@ -21,7 +21,7 @@ import sparse_attention as sa
 from repro.files import csv_text, write_atomic
 from repro.report.draw import INK, PAPER, canvas, heat, heat_scale
 from sparse_attention.mappings import continuous
-from tasks.config.options import values_in
+from tasks.config.files import values_in
 
 ABOUT = "White lines: where a weight becomes exactly 0 or 1, or a density 0. The numbers are in the .csv next to each picture."
 COLOURS = 32  # colours of the bitmaps inside an SVG

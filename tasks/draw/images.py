@@ -16,7 +16,8 @@ from repro.report import draw as canvas
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
-from tasks.data.images import ImageError, ImageInput, decode
+from tasks.data.errors import DataError
+from tasks.data.images import ImageInput, decode
 from tasks.layers.words import density_alpha
 from tasks.vqa.models.mcan import PLACES
 
@@ -72,7 +73,7 @@ def pictures(images: ImageInput) -> Picture:
     def picture(key: str) -> np.ndarray:
         try:
             return np.zeros((*size, 3), np.uint8) if images.source is None else decode(images.source.read(key), size)
-        except ImageError:
+        except DataError:
             return np.zeros((*size, 3), np.uint8)
 
     return picture

@@ -9,8 +9,8 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import BaseFairseqModel, register_model
 from torch import nn
 
+from repro.options import default_of
 from tasks.config import models
-from tasks.config.options import REQUIRED
 
 PLAIN = (bool, int, float, str)  # everything else travels as JSON
 Entry = tuple[str, Any, Any]
@@ -38,15 +38,15 @@ def registered_name(architecture: str) -> str:
 
 
 def entries(options: type) -> list[Entry]:
-    """Convert the fields of an options class (see `tasks.config.options`) into fields of a fairseq dataclass.
+    """Convert the fields of an options class (see `repro.options`) into fields of a fairseq dataclass.
 
     Their types are limited to those that fairseq's parser can read.
     """
     found = []
     for one in dataclasses.fields(options):
         kind = one.metadata["kind"]
-        default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
-        if default is REQUIRED:
+        default = default_of(one)
+        if default is dataclasses.MISSING:
             default = None  # `options.read` reports it if missing
         elif kind.type not in PLAIN:
             default = json.dumps(default)
@@ -65,7 +65,7 @@ def values_of(cfg: Any, options: type) -> dict[str, Any]:
         value = getattr(cfg, one.name)
         if one.metadata["kind"].type not in PLAIN:
             value = json.loads(value)
-        if value is not None or one.default is not REQUIRED:
+        if value is not None or default_of(one) is not dataclasses.MISSING:
             found[one.name] = value
     return found
 

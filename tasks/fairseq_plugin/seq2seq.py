@@ -196,10 +196,10 @@ class Tokens(SummedCriterion):
             # argmax takes six times as long as the maximum and is needed only if words tie
             said = logits.gather(1, gold.unsqueeze(1)).squeeze(1)
             right = logits.argmax(-1).eq(gold) if half else said.eq(logits.amax(-1))
-            attention, steps = extra["attn"][0], target.ne(PAD).unsqueeze(-1)
-            keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps
-            log = {"ncorrect": (right & gold.ne(PAD)).sum(), "zeros": (attention.eq(0) & keep).sum()}
-            log |= {"kept": keep.sum(), "steps": steps.sum()}
+            attention, steps = extra["attn"][0], target.ne(PAD)
+            keep = sample["net_input"]["src_tokens"].ne(PAD).unsqueeze(1) & steps.unsqueeze(-1)
+            log = {"ncorrect": (right & steps.flatten()).sum(), "zeros": (attention.eq(0) & keep).sum()}
+            log |= {"kept": keep.sum(), "steps": sample["ntokens"]}
         return loss, log
 
 

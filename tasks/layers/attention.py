@@ -129,10 +129,13 @@ class MultiheadAttention(nn_like_torch.MultiheadAttention):
 
     def project(self, x: Tensor, parts: str = "qkv") -> tuple[Tensor, ...]:
         """``x [B, T, E]`` -> the projections named in `parts`, a substring of "qkv", each ``[B, H, T, E / H]``."""
-        first = "qkv".index(parts) * self.embed_dim
-        rows = slice(first, first + len(parts) * self.embed_dim)
-        projected = F.linear(x, self.in_proj_weight[rows], self.in_proj_bias[rows])
-        return projected.unflatten(-1, (len(parts), self.num_heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        weight, bias = self.in_proj_weight, self.in_proj_bias
+        if parts != "qkv":  # the gradient of a slice is two more operations
+            first = "qkv".index(parts) * self.embed_dim
+            rows = slice(first, first + len(parts) * self.embed_dim)
+            weight, bias = weight[rows], bias[rows]
+        projected = F.linear(x, weight, bias).unflatten(-1, (len(parts), self.num_heads, -1))
+        return tuple(part.transpose(1, 2) for part in projected.unbind(2))
 
     def attend(
         self, queries: Tensor, keys: Tensor, values: Tensor, *, need_weights: bool = False, **seen: Any

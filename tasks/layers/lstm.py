@@ -4,7 +4,7 @@ from collections import Counter
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from tasks.data.symbols import PAD
 
@@ -105,16 +105,30 @@ def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Ten
         lengths: best on the CPU; lengths on a GPU cause a synchronisation.
     """
     lengths = lengths.cpu()
-    by_length = x.device.type == "cpu" and not lstm.dropout
-    counts = list(Counter(sorted(lengths.tolist(), reverse=True)).values()) if by_length else [len(lengths)]
+    if x.device.type != "cpu":
+        return packed_at_once(lstm, x, lengths)
+    counts = [len(lengths)] if lstm.dropout else list(Counter(sorted(lengths.tolist(), reverse=True)).values())
     lengths, order = lengths.sort(descending=True)
-    there, back = (i.to(x.device, non_blocking=True) for i in (order, order.argsort()))
     parts = []
-    for rows, own in zip(there.split(counts), lengths.split(counts)):
+    for rows, own in zip(order.split(counts), lengths.split(counts)):
         states, (h, c) = lstm(pack_padded_sequence(x.index_select(0, rows), own, batch_first=True))
         parts.append((pad_packed_sequence(states, batch_first=True, total_length=x.size(1))[0], h, c))
     states, h, c = (torch.cat(part, dim) for part, dim in zip(zip(*parts), (0, 1, 1)))
+    back = order.argsort()
     return states.index_select(0, back), (h.index_select(1, back), c.index_select(1, back))
+
+
+def packed_at_once(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+    """As `packed`: one operation packs, one unpacks. torch's own functions start one for each position of a sequence."""
+    at, order, back = torch.arange(x.size(1)).unsqueeze(1), lengths.argsort(descending=True, stable=True), None
+    words = at < lengths[order]  # [L, B]
+    place = (order * x.size(1) + at)[words].to(x.device, non_blocking=True)  # of packed words in [B * L]
+    if not torch.equal(order, torch.arange(len(order))):  # batches come sorted
+        back = order.argsort().to(x.device, non_blocking=True)
+    sizes = words.sum(1)[: lengths.max()]
+    states, last = lstm(PackedSequence(x.flatten(0, 1).index_select(0, place), sizes, None, back))
+    states = x.new_zeros(at.numel() * len(x), states.data.size(1)).index_copy(0, place, states.data)
+    return states.unflatten(0, x.shape[:2]), last
 
 
 def widened(x: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tasks.config.options import flag, integer, number
+from repro.options import flag, integer, number
 from tasks.layers.attention import MultiheadAttention
 
 Cache = tuple[Tensor, Tensor]  # keys and values [B, heads, words, E / heads]
@@ -60,7 +60,7 @@ class Layer(nn.Module):
             states [B, T, E], keys and values of the t + T words, weights [B, heads, T, .] or None.
         """
         queries, keys, values = self.own.project(self._enter(0, x))
-        if before is not None:
+        if before is not None and before[0].size(2):
             keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
         seen = {"lengths": lengths} if self.cross is None else {"causal": True}
         y, weights = self.own.attend(queries, keys, values, **seen, need_weights=weigh and self.cross is None)

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from repro.options import choice, integer, listing, number
 from sparse_attention.mappings.continuous import BetaGaussian, GaussianBasis1d, document_positions
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
-from tasks.config.options import REQUIRED, choice, integer, listing, number
 from tasks.data.symbols import PAD
 
 Pretrained = np.ndarray | None
@@ -79,10 +79,10 @@ class DensityOptions:
     """Options of a model that attends by a density over words; each architecture's file states the defaults."""
 
     rbf: int = integer(low=1, high=8192, help="N, Gaussian basis functions of the value regression")
-    widths: list = listing(REQUIRED, number(above=0, high=100), least=1, help="basis widths, which share N equally")
+    widths: list = listing(number(above=0, high=100), least=1, help="basis widths, which share N equally")
     ridge: float = number(above=0, high=1e6, help="ridge penalty of the value regression")
-    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
-    positions: str = choice(REQUIRED, *POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
+    moment_match: str = choice(*MOMENT_MATCHES, help="paper-code: the variance itself as sigma^2")
+    positions: str = choice(*POSITIONS, help="linspace: the authors' code; right_edge: the paper's text")
 
     def problems(self) -> list[str]:
         try:

@@ -10,7 +10,7 @@ from typing import Any
 
 from repro.cell import Cell
 from tasks.config import nodes
-from tasks.config.options import names_in
+from tasks.config.files import names_in
 
 
 def options() -> dict[str, type]:

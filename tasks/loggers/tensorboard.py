@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import Cell, Results
-from tasks.config.options import defaults, number
+from repro.options import number
+from tasks.config.files import defaults
 from tasks.loggers import about
 
 

@@ -20,7 +20,8 @@ from urllib.parse import urlparse
 
 from repro.cell import Cell, Results
 from repro.files import write_json
-from tasks.config.options import REQUIRED, choice, defaults, number, text
+from repro.options import choice, number, text
+from tasks.config.files import defaults
 from tasks.loggers import about
 
 WORST = ("loss", "ppl", "seconds")  # their smallest value is kept, as for metrics for which lower is better
@@ -38,7 +39,7 @@ class Options:
 
     project: str = text(help="project of the account")
     entity: str | None = text(optional=True, help="team or user; null: the account's own")
-    mode: str = choice(REQUIRED, "auto", "online", "offline", help="auto: online with a key, offline without")
+    mode: str = choice("auto", "online", "offline", help="auto: online with a key, offline without")
     timeout: float = number(above=0, high=86_400, help="time limit in seconds at the start, per epoch and at the end")
 
 

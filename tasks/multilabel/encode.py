@@ -3,14 +3,16 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from tasks.data import DataError, DataSet, NullProgress, Progress, content_sha256
-from tasks.data.cache import cached_folder, keep, read_meta
+from tasks.data import DataError, DataSet, Progress, content_sha256
+from tasks.data.cache import keep, read_meta
 from tasks.data.records import Labelled
+from tasks.encoding import Build, encoders, split_of
 from tasks.multilabel.metrics import micro_f1, proportions
 from tasks.multilabel.options import Encode
 
@@ -30,20 +32,24 @@ class Encoded:
     report: dict[str, Any]
 
 
-def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """The train and dev splits, from the cache under `root` if they are there; a data set may lack a dev split."""
-    return _cached(data, ("train", "dev"), data.name, root, progress)
+def _training(data: DataSet, options: Encode, root: Path, progress: Progress) -> tuple[Any, Build]:
+    splits = ("train", "dev")  # a data set may lack a dev split
+    return [data.name, [data.fingerprint.get(s) for s in splits]], partial(_build, data, splits, progress)
 
 
-def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress | None = None) -> Encoded:
-    """The test split, for a model of `encoding`. Raises DataError if its classes or features differ."""
-    test, known = _cached(data, ("test",), f"{data.name}-test", root, progress), read_meta(encoding)
-    if (test.labels, test.features) != (known["labels"], known["features"]):
-        here = f"{test.features} features, classes {', '.join(test.labels)}"
-        model = f"the model knows {known['features']} features, classes {', '.join(known['labels'])}"
-        what = f"{data.name} is not a test set for this model"
-        raise DataError(what, f"{here}; {model}", "choose a data set with these")
-    return test
+def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> tuple[Any, Build]:
+    known = read_meta(encoding)
+
+    def build(folder: Path) -> dict[str, Any]:
+        made = _build(data, ("test",), progress, folder)
+        if (made["labels"], made["features"]) != (known["labels"], known["features"]):
+            here = f"{made['features']} features, classes {', '.join(made['labels'])}"
+            model = f"the model knows {known['features']} features, classes {', '.join(known['labels'])}"
+            what = f"{data.name} is not a test set for this model"
+            raise DataError(what, f"{here}; {model}", "choose a data set with these")
+        return made
+
+    return [data.name, [data.fingerprint.get("test")], known["labels"], known["features"]], build
 
 
 def open_encoded(folder: str | Path) -> Encoded:
@@ -54,34 +60,30 @@ def open_encoded(folder: str | Path) -> Encoded:
     return Encoded(folder, meta["labels"], meta["features"], splits, meta["sha256"], meta["report"])
 
 
+encode, encode_test = encoders(_training, _testing, open_encoded)
+
+
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the data that a finished model needs: the names of its classes and the number of features."""
     keep(folder, to)
 
 
-def _cached(data: DataSet, wanted: Sequence[str], name: str, root: str | Path, progress: Progress | None) -> Encoded:
-    progress = progress or NullProgress()
-
-    def build(folder: Path) -> dict[str, Any]:
-        read = data.read(progress)
-        splits = {s: read[s] for s in wanted if read.get(s) is not None and len(read[s])}
-        if wanted[0] not in splits:
-            raise DataError(f"{data.name} has no {wanted[0]} documents", data.provenance, "choose another data set")
-        for split, documents in splits.items():
-            np.save(folder / f"{split}.features.npy", documents.features)
-            np.save(folder / f"{split}.labels.npy", documents.labels)
-        contents = [content_sha256(documents) for documents in splits.values()]
-        report = {
-            "sizes": {s: len(d) for s, d in splits.items()},
-            "cardinality": {s: round(float(d.labels.sum(1).mean()), 3) for s, d in splits.items()},
-            "constant": _constant(splits["train"].labels) if "train" in splits else None,
-        }
-        features, sha256 = splits[wanted[0]].features.shape[1], hashlib.sha256(" ".join(contents).encode()).hexdigest()
-        made = {"name": data.name, "labels": list(data.about["labels"]), "features": features}
-        return made | {"splits": list(splits), "sha256": sha256, "report": report}
-
-    key = [data.name, [data.fingerprint.get(s) for s in wanted]]
-    return open_encoded(cached_folder(root, name, key, build, progress))
+def _build(data: DataSet, wanted: Sequence[str], progress: Progress, folder: Path) -> dict[str, Any]:
+    read = data.read(progress)
+    split_of(data, read, wanted[0])
+    splits = {s: read[s] for s in wanted if read.get(s) is not None and len(read[s])}
+    for split, documents in splits.items():
+        np.save(folder / f"{split}.features.npy", documents.features)
+        np.save(folder / f"{split}.labels.npy", documents.labels)
+    contents = [content_sha256(documents) for documents in splits.values()]
+    report = {
+        "sizes": {s: len(d) for s, d in splits.items()},
+        "cardinality": {s: round(float(d.labels.sum(1).mean()), 3) for s, d in splits.items()},
+        "constant": _constant(splits["train"].labels) if "train" in splits else None,
+    }
+    features, sha256 = splits[wanted[0]].features.shape[1], hashlib.sha256(" ".join(contents).encode()).hexdigest()
+    made = {"name": data.name, "labels": list(data.about["labels"]), "features": features}
+    return made | {"splits": list(splits), "sha256": sha256, "report": report}
 
 
 def _constant(labels: np.ndarray) -> dict[str, list]:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, node, number, record, text
+from repro.options import choice, flag, integer, listing, node, number, record, text
+from tasks.config.files import defaults
 
 KIND = "features"
 # Nodes that change nothing here, and what to set instead.
@@ -28,11 +29,11 @@ class Tune:
     """Chosen by dev micro-F1; without a dev set by cross-validation on the training documents, then fitted on all."""
 
     penalties: list = listing(
-        REQUIRED, number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
+        number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
     )
-    thresholds: list = listing(REQUIRED, number(low=0, high=1), least=1, help="p0 of a dense mapping")
+    thresholds: list = listing(number(low=0, high=1), least=1, help="p0 of a dense mapping")
     parameters: dict = record(
-        REQUIRED, help="mapping -> parameter -> values; a parameter that is set, as mapping.q=0.1, is not searched"
+        help="mapping -> parameter -> values; a parameter that is set, as mapping.q=0.1, is not searched"
     )
     folds: int = integer(low=2, high=50, help="folds of the cross-validation")
 
@@ -56,7 +57,6 @@ class Task:
     """Multilabel classification with a linear model."""
 
     loss: str = choice(
-        REQUIRED,
         *LOSSES,
         help="log (softmax), huber (sparsemax), hinge (sparsemax, sparsegen_lin, sparsehourglass), fenchel_young",
     )
@@ -67,7 +67,7 @@ class Task:
     fit: dict = node(Solver)
     tune: dict = node(Tune)
     keep_predictions: int = integer(low=0, help="test documents whose prediction is stored")
-    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass

@@ -21,8 +21,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import plain, read
-from tasks.data.cache import META, cached_folder, copy_files, read_meta
+from repro.options import plain, read
+from tasks.data.cache import META, copy_files, read_meta
 from tasks.data.dataset import DataSet
 from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
@@ -30,6 +30,7 @@ from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import AlignedPair, Gold, Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
+from tasks.encoding import Build, encoders, split_of
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import hide_digits, tokenizer
 from tasks.seq2seq.vocabulary import SIDES, fits, learn, lines, subwords
@@ -121,37 +122,21 @@ class Encoded:
         return {word: i for i, word in enumerate(vocabulary, FIRST)}
 
 
-def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress) -> Encoded:
-    """Encode train and dev with the vocabulary of train, or open them if they are already encoded under `root`.
-
-    Raises:
-        DataError: there are no training pairs, the subwords cannot be learned, or the disk is full.
-        Reading the data may raise further errors.
-    """
+def _training(data: DataSet, options: Encode, root: Path, progress: Progress) -> tuple[Any, Build]:
     languages = {side: data.about.get(f"{side}_lang") for side in SIDES}
     key = ["pairs", RECIPE, [data.fingerprint.get(s) for s in ("train", "dev")], plain(options), languages]
-    build = partial(_build, data, options, languages, progress)
-    return open_encoded(cached_folder(root, data.name, key, build, progress))
+    return key, partial(_build, data, options, languages, progress)
 
 
-def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
-    """Encode the test split of `data` with `encoding` (a folder of `encode` or `keep_encoding`); nothing is learned.
-
-    Raises:
-        DataError: there are no test pairs, or for the same reasons as `encode`.
-    """
+def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> tuple[Any, Build]:
     digits = data.about.get("digits")
-    key = ["pairs", RECIPE, data.fingerprint.get("test"), digits, _sha256(_encoding_files(Path(encoding)))]
 
     def build(folder: Path) -> dict[str, Any]:
-        pairs = data.read(progress).get("test", ())
-        if not len(pairs):
-            raise DataError(f"{data.name} has no test pairs", data.provenance, "score the model on another data set")
+        pairs = split_of(data, data.read(progress), "test")
         keep_encoding(encoding, folder)
-        report = _write_split(open_encoded(folder, digits), "test", pairs, None, progress)
-        return {"digits": digits, "report": report}
+        return {"digits": digits, "report": _write_split(open_encoded(folder, digits), "test", pairs, None, progress)}
 
-    return open_encoded(cached_folder(root, f"{data.name}-test", key, build, progress))
+    return ["pairs", RECIPE, data.fingerprint.get("test"), digits, _sha256(_encoding_files(encoding))], build
 
 
 def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
@@ -178,6 +163,9 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
     return Encoded(folder, options, languages, *vocabularies, splits, sha256, digits, report)
 
 
+encode, encode_test = encoders(_training, _testing, open_encoded)
+
+
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
     """Copy the encoding of a folder: the files that a model trained on it needs to read further texts."""
     copy_files(folder, to, _encoding_files(Path(folder)))
@@ -195,8 +183,7 @@ def _build(
     data: DataSet, options: Encode, languages: Mapping[str, str | None], progress: Progress, folder: Path
 ) -> dict[str, Any]:
     splits = data.read(progress)
-    if not len(splits.get("train", ())):
-        raise DataError(f"{data.name} has no training pairs", data.provenance, "train on another data set")
+    split_of(data, splits, "train")
     with tempfile.TemporaryDirectory(dir=folder) as work:
         kept, units, vocabularies = learn(splits["train"], options, languages, folder, Path(work), progress)
         for side, vocabulary in vocabularies.items():

@@ -132,7 +132,17 @@ def dev_outputs(model: nn.Module, data: Encoded, share: slice = slice(None)) -> 
     """
     split = data.splits["dev"]
     longest, fertility = max(1, *map(int, split.target.lengths)), stored(split)
-    greedy = Decode(1, 0.0, longest, "none", 1.0, 0.0, "best", True, 100)
+    greedy = Decode(
+        beam=1,
+        max_len_a=0.0,
+        max_len_b=longest,
+        length="none",
+        len_penalty=1.0,
+        coverage_penalty=0.0,
+        stop="best",
+        replace_unk=True,
+        batch_size=100,
+    )
     inputs = None if fertility is None else {"fertility": fertility}
     found = decode(model, data, greedy, inputs=inputs, split="dev", share=share)
     return _texts(data, [best.tokens for (best,) in found], split.pairs[share])

@@ -1,10 +1,10 @@
 """Options of translation and summarization, apart from those of data, model and mapping."""
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, listing, number, text
+from repro.options import choice, flag, integer, listing, number, option, text
+from tasks.config.files import defaults
 
 KIND = "pairs"
 OUTPUTS = {"entmax15": 1.5, "sparsemax": 2.0}  # sparse output layers: alpha of entmax
@@ -25,32 +25,31 @@ open('t','w').writelines(x['output']+chr(10) for x in r); open('r','w').writelin
 
 def score_name() -> Any:
     """The name of one score; COMET is refused with the command that computes it."""
-    field = choice(REQUIRED, *SCORES, *LOOKS)
-    known = field.metadata["kind"]
+    known = choice(*SCORES, *LOOKS).metadata["kind"]
 
     def read(value: Any) -> str:
         if isinstance(value, str) and value.lower() == "comet":
             raise ValueError(COMET)
-        return known.read(value)
+        return known.check(value)
 
-    return dataclasses.field(metadata={"kind": dataclasses.replace(known, read=read)})
+    return option(str, read)
 
 
 @defaults("task/toy", "task")
 class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
-    scores: list = listing(REQUIRED, score_name(), least=1, help=_SCORES)
+    scores: list = listing(score_name(), least=1, help=_SCORES)
     keep_attention: int = integer(low=0, help="test sentences whose attention is stored")
-    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
 @defaults("task/toy", "encode")
 class Encode:
     """How texts are turned into ids."""
 
-    tokenizer: str = choice(REQUIRED, *TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
-    subword: str = choice(REQUIRED, *SUBWORDS, help="bpe: subword-nmt; sentencepiece: its pieces")
+    tokenizer: str = choice(*TOKENIZERS, help="see tasks/seq2seq/tokenize.py")
+    subword: str = choice(*SUBWORDS, help="bpe: subword-nmt; sentencepiece: its pieces")
     vocab_size: int | None = integer(
         low=1,
         optional=True,
@@ -81,11 +80,10 @@ class Decode:
         low=0, high=1000, help="the longest output has max_len_a * source tokens + max_len_b tokens"
     )
     max_len_b: int = integer(low=1, help="the longest output has max_len_a * source tokens + max_len_b tokens")
-    length: str = choice(REQUIRED, "average", "none", "wu", help=_LENGTH)
+    length: str = choice("average", "none", "wu", help=_LENGTH)
     len_penalty: float = number(low=-10, high=10, help="with length=average or wu: larger values favour long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
-        REQUIRED,
         "all",
         "best",
         help="all: when as many have ended as the beam holds; best: when the best one has ended",
@@ -96,9 +94,7 @@ class Decode:
 
 def output() -> Any:
     """A model's field `output`."""
-    return choice(
-        REQUIRED, *OUTPUTS, optional=True, help="output layer and its loss: entmax15, sparsemax; null: softmax"
-    )
+    return choice(*OUTPUTS, optional=True, help="output layer and its loss: entmax15, sparsemax; null: softmax")
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

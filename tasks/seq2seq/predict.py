@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tasks.config.options import read
+from repro.options import read
 from tasks.data.records import Pair, Prediction
 from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.seq2seq.options import Decode

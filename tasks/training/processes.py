@@ -2,7 +2,7 @@
 
 Each process computes its share of every update (`tasks.config.nodes.shares`), so that an update has as many examples as
 the configuration specifies. The number of processes is still part of a cell's identity, because it changes the order of
-summation and the units that dropout selects. Tested with CPU processes; docs/guides/cluster.md lists what was run on GPUs.
+summation and the units that dropout selects. Tested with CPU processes; docs/start/cluster.md lists what was run on GPUs.
 """
 
 import os

@@ -26,7 +26,7 @@ import torch.distributed
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from tasks.config.options import read
+from repro.options import read
 from tasks.config.schedules import SCHEDULES
 from tasks.training.job import Job
 

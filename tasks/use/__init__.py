@@ -11,13 +11,13 @@ found = evaluate("3f9a", ["data=duc2004", "decode.beam=2"])
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from tasks.use.finding import NoCell, find_cell
+from tasks.use.finding import find_cell
 
 if TYPE_CHECKING:
     from tasks.use.model import Loaded, Prediction, load_cell
     from tasks.use.scoring import evaluate, evaluation_config
 
-__all__ = ["Loaded", "NoCell", "Prediction", "evaluate", "evaluation_config", "find_cell", "load_cell"]
+__all__ = ["Loaded", "Prediction", "evaluate", "evaluation_config", "find_cell", "load_cell"]
 
 
 def __getattr__(name: str) -> Any:

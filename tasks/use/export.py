@@ -18,7 +18,8 @@ from typing import Any
 import yaml
 
 from repro import cell as cells
-from repro.files import StoreError, explain, read_json, usable, without_paths, write_json
+from repro.errors import StoreError
+from repro.files import explain, read_json, usable, without_paths, write_json
 from repro.store import Entry
 from tasks.data.records import Pair
 from tasks.use.card import card, intervals
@@ -48,7 +49,7 @@ def export(
         plugins: the Python files that define the cell's mapping, which are copied; as in `tasks.use.load_cell`.
 
     Raises:
-        NoCell: no cell matches `what`, or several do.
+        ConfigError: no cell matches `what`, or several do.
         StoreError: the cell is unfinished, damaged or invalid; its plugins are not named; or the folder already exists
             or cannot be written.
         ValueError: `sources` are given, but the model does not generate text; or `onnx`, but ONNX cannot express it.

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import Cell, read_config
+from repro.errors import ConfigError, StoreError, near
 from repro.files import read_json
 from repro.identity import pair
 from repro.protocol import flatten
-from repro.store import Entry, Store, StoreError, elsewhere, outputs_folder, sources
+from repro.store import Entry, Store, elsewhere, outputs_folder, sources
 from repro.tables.compare import conditions, text
-from tasks.config.options import names_in, near
+from tasks.config.files import names_in
 
 LISTED = 12  # maximum number of matching cells in an error message
 SHOWN, REMOVED = 3, 50  # maximum number of files or cells that are named, and of cells in a command
@@ -22,10 +23,6 @@ TRAINING = ("train.py", "reproduce.py", "try.py")
 _TOLD: set[Path] = set()
 # Keys that may differ between cells but do not distinguish them.
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
-
-
-class NoCell(ValueError):
-    """No cell matches, or more than one does."""
 
 
 def find_cell(outputs: str | Path | None, what: str) -> Path:
@@ -37,7 +34,7 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
             `TASK/MAPPING[,KEY=VALUE ...]` that matches exactly one finished cell, e.g. `translation/sparsemax,seed=2`.
 
     Raises:
-        NoCell: no cell matches, or several do; the message lists the candidates and the keys in which they differ.
+        ConfigError: no cell matches, or several do; the message lists the candidates and the keys in which they differ.
     """
     if (Path(what) / "config.yaml").is_file():
         return Path(what).resolve()
@@ -48,7 +45,7 @@ def find_cell(outputs: str | Path | None, what: str) -> Path:
         return _filtered(outputs, what, entries)
     if len(fitting) > 1:
         listed = ", ".join(str(f.relative_to(Path(outputs))) for f in fitting[:LISTED])
-        raise NoCell(f"{what!r} must name one cell in {outputs}, but it matches {listed}")
+        raise ConfigError(f"{what!r} must name one cell in {outputs}, but it matches {listed}")
     return fitting[0]
 
 
@@ -62,8 +59,8 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
         known = f"finished cells: {', '.join(sorted(kinds)) or 'none'}{train}"
         folder = f"{what} is a folder, but has no config.yaml; " if Path(what).is_dir() else ""
         if place.rstrip("/") in places.values():
-            raise NoCell(f"{folder}no cell of {place!r} in {outputs} is finished; run its training again; {known}")
-        raise NoCell(f"{folder}no finished cell of {place!r} in {outputs}{near(place, kinds)}; {known}")
+            raise ConfigError(f"{folder}no cell of {place!r} in {outputs} is finished; run its training again; {known}")
+        raise ConfigError(f"{folder}no finished cell of {place!r} in {outputs}{near(place, kinds)}; {known}")
     if len(done) == 1 and not wanted:
         return done[0].folder
     told = {e.folder: _told(e) for e in done}
@@ -71,7 +68,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     known = {key for values in told.values() for key in values}
     for key in tests:
         if key not in known:
-            raise NoCell(f"{what!r}: {key!r} is not a key of these cells' configurations{near(key, known)}")
+            raise ConfigError(f"{what!r}: {key!r} is not a key of these cells' configurations{near(key, known)}")
     fitting = {f: v for f, v in told.items() if all(k in v and fits(v[k]) for k, fits in tests.items())}
     if len(fitting) == 1:
         return next(iter(fitting))
@@ -81,7 +78,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
     lines = [f"  {folder.name}  {part}" for folder, part in parts.items()]
     more = f"\n  ... and {len(among) - LISTED} more" if len(among) > LISTED else ""
     said = f"matches {len(fitting)} cells; name an id, or add a KEY=VALUE" if fitting else "matches none of these"
-    raise NoCell(f"{what!r} {said}:\n" + "\n".join(lines) + more)
+    raise ConfigError(f"{what!r} {said}:\n" + "\n".join(lines) + more)
 
 
 def _train(place: str, outputs: str | Path) -> str:

@@ -90,10 +90,10 @@ def load_cell(
         plugins: the Python files that define the cell's mapping; they run only if they are unchanged since its training.
 
     Raises:
-        NoCell: no cell matches, or several do.
+        ConfigError: no cell matches, or several do.
         ConfigError: the overrides are invalid.
         StoreError: the cell is unfinished, damaged or invalid, or needs plugins that are not named
-            (`repro.plugins.Untrusted`).
+            (`repro.StoreError`).
     """
     folder = find_cell(outputs, str(what))
     cell = cells.finished(folder)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import sparse_attention as sa
-from repro.files import StoreError
+from repro.errors import StoreError
 from repro.protocol import family
 from tasks.config import compose, models
 from tasks.use.model import Loaded

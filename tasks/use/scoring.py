@@ -11,14 +11,15 @@ from typing import Any
 import yaml
 
 from repro import cell as cells
-from repro.files import StoreError, read_json, usable
+from repro.errors import ConfigError, StoreError
+from repro.files import read_json, usable
 from repro.identity import family, pair
 from repro.store import Store
 from tasks.config import compose
-from tasks.config.options import quoted
+from tasks.config.files import quoted
 from tasks.data import SPLITS, DataError, NullProgress, is_own
 from tasks.data.read.own import STEMS, ending, packing
-from tasks.use.finding import NoCell, find_cell, tell_other_code
+from tasks.use.finding import find_cell, tell_other_code
 
 NAME = re.compile(r"\w[\w.+-]{0,60}")
 EVALUATED = ("runtime", "paths")  # nodes that an evaluation may set, in addition to data and its family's keys
@@ -45,7 +46,7 @@ def evaluate(
             prefix is the name of the data set, or for your own data that of the file or folder.
 
     Raises:
-        NoCell, StoreError: as in `tasks.use.load_cell`. NoCell also if the cell is not in a store; StoreError also if
+        ConfigError, StoreError: as in `tasks.use.load_cell`. ConfigError also if the cell is not in a store; StoreError also if
             the evaluation failed.
         ConfigError: an override cannot be set for an evaluation.
     """
@@ -53,7 +54,7 @@ def evaluate(
     cell = cells.finished(folder)
     if folder.parts[-4:-1] != (place := ("cells", cell.task, cell.mapping)):
         where = "/".join(("OUTPUTS", *place, "ID"))
-        raise NoCell(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
+        raise ConfigError(f"{folder} is not in a store, where its evaluations would go; copy it to {where} to score it")
     cell = cells.admit(folder, cell, plugins)
     given = [pair(o)[1] for o in overrides if o.startswith("data.name=")]
     overrides = [o for o in overrides if not o.startswith("data.name=")]

@@ -30,9 +30,9 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import plain
+from repro.options import plain
 from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256
-from tasks.data.cache import cached_folder, copy_files, keep, read_meta
+from tasks.data.cache import copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
 from tasks.data.images import Images, open_images
@@ -40,6 +40,7 @@ from tasks.data.ragged import Ragged
 from tasks.data.read import vectors
 from tasks.data.records import Question
 from tasks.data.symbols import DICT, FIRST, PAD, UNK, read_dictionary, write_dictionary
+from tasks.encoding import Build, encoders, split_of
 from tasks.vqa.options import Encode
 
 
@@ -147,22 +148,16 @@ def words_of(question: str) -> list[str]:
     return re.sub(r"[-/]", " ", text).split()
 
 
-def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress) -> Encoded:
-    """Encode train and dev with the vocabulary of the training questions, together with their images.
-
-    These special cases are counted:
+def _training(data: DataSet, options: Encode, root: Path, progress: Progress) -> tuple[Any, Build]:
+    """These special cases are counted:
 
     * questions whose image cannot be read (left out of training, asked with an empty image in dev and test);
     * training questions without any answer in the vocabulary (all-zero targets, as in the authors' code);
     * test answers outside the vocabulary (the model cannot give them);
     * questions truncated to max_tokens.
-
-    Raises:
-        DataError: no answer is frequent enough, no training question is left, or the file of answers holds none.
-        DataUnavailable: the file of word vectors or of answers does not exist.
     """
     records = data.read(progress)
-    splits = {s: list(records[s]) for s in ("train", "dev")}
+    splits = {s: list(split_of(data, records, s)) for s in ("train", "dev")}
     images = _images(data, splits, root, progress)
     kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
@@ -185,13 +180,12 @@ def encode(data: DataSet, options: Encode, root: str | Path, progress: Progress)
             np.save(folder / "vectors.npy", table)
         return meta
 
-    return open_encoded(cached_folder(root, data.name, [key, images.path], build, progress))
+    return [key, images.path], build
 
 
-def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress: Progress) -> Encoded:
-    """Encode a data set's test questions with the vocabulary of `encoding`, a folder of `encode` or `keep_encoding`."""
+def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> tuple[Any, Build]:
     known = open_encoded(encoding)
-    splits = {"test": list(data.read(progress)["test"])}
+    splits = {"test": list(split_of(data, data.read(progress), "test"))}
     images = _images(data, splits, root, progress)
     key = fingerprint(_key(splits, images, known.options), known.words, known.answers)
 
@@ -199,7 +193,7 @@ def encode_test(data: DataSet, encoding: str | Path, root: str | Path, progress:
         copy_files(known.folder, folder, VOCABULARY)
         return _write(folder, splits, splits, known.words, known.answers, images, known.options, key)
 
-    return open_encoded(cached_folder(root, f"{data.name}-test", [key, images.path], build, progress))
+    return [key, images.path], build
 
 
 def open_encoded(folder: str | Path) -> Encoded:
@@ -213,6 +207,9 @@ def open_encoded(folder: str | Path) -> Encoded:
     splits = {s: _open_split(folder, s) for s in meta["splits"]}
     options = Encode(**meta["options"])
     return Encoded(folder, options, words, answers, spec, meta["counts"], meta["sha256"], splits, start)
+
+
+encode, encode_test = encoders(_training, _testing, open_encoded)
 
 
 def keep_encoding(folder: str | Path, to: str | Path) -> None:
@@ -273,10 +270,10 @@ def read_answers(path: Path) -> list[str]:
     return found
 
 
-def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: str | Path, progress: Progress) -> Images:
+def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: Path, progress: Progress) -> Images:
     """The images that the splits ask about, decoded now or found in the cache."""
     keys = dict.fromkeys(q.image for questions in splits.values() for q in questions)
-    return data.about["images"](list(keys), Path(root), progress)
+    return data.about["images"](list(keys), root, progress)
 
 
 def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Encode) -> str:

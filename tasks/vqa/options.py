@@ -1,6 +1,7 @@
 """Options of visual question answering, apart from those of data, model and mapping."""
 
-from tasks.config.options import REQUIRED, defaults, flag, integer, listing, text
+from repro.options import flag, integer, listing, text
+from tasks.config.files import defaults
 
 KIND = "questions"
 
@@ -10,7 +11,7 @@ class Task:
     """Answering questions about images."""
 
     keep_attention: int = integer(low=0, help="test questions whose attention is stored")
-    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
 @defaults("task/vqa", "encode")

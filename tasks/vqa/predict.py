@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tasks.data.errors import DataError
 from tasks.data.examples import Examples, padded
-from tasks.data.images import Blank, ImageError, ImageInput
+from tasks.data.images import Blank, ImageInput
 from tasks.data.progress import Done, untold
 from tasks.data.records import Prediction, Question, ranked
 from tasks.data.symbols import FIRST, PAD, UNK
@@ -166,11 +166,11 @@ class Pictures:
         return str(self.folder)
 
     def read(self, key: str) -> bytes:
-        """The bytes of the image file. Raises ImageError if it cannot be read."""
+        """The bytes of the image file. Raises DataError if it cannot be read."""
         try:
             return (self.folder / key).read_bytes()
         except OSError as error:
-            raise ImageError(f"{self.folder / key}: {error.strerror}") from error
+            raise DataError(f"{self.folder / key}: {error.strerror}") from error
 
 
 def graph(used: Any) -> tuple[nn.Module, Any, dict[str, Tensor], list[str]]:

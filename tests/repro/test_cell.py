@@ -15,7 +15,8 @@ from refusals import refused
 
 from repro import cell as cells
 from repro import files, plugins
-from repro.store import Damaged, StoreError
+from repro.errors import StoreError
+from repro.store import Damaged
 
 
 def test_plugins_are_loaded_once_and_by_their_content(tmp_path):

@@ -11,8 +11,8 @@ from chromium import BINARY, Chromium
 from made_report import Page
 
 from repro import cell as cells
+from repro.errors import ConfigError, Refused
 from repro.report import comparison, sweeps
-from repro.report.data import Missing
 from repro.results import records
 from repro.store import Store
 from repro.tables import compare, render
@@ -140,7 +140,7 @@ def test_filters(grid, store):
     ],
 )
 def test_a_filter_that_fits_nothing_names_what_there_is(grid, store, filters, said):
-    with pytest.raises(compare.FilterError) as caught:
+    with pytest.raises(ConfigError) as caught:
         settings(store, **filters)
     assert all(text in str(caught.value) for text in said), caught.value
 
@@ -215,7 +215,7 @@ def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(written):
 def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch):
     trained()
     (group,) = compare.groups(records.read(store).records)
-    with pytest.raises(Missing, match="No number was swept, and fewer than two settings have both a score and a share"):
+    with pytest.raises(Refused, match="No number was swept, and fewer than two settings have both a score and a share"):
         sweeps.pictures(group)
     trained(mapping__lam=0.5)
     monkeypatch.setattr(comparison, "MOST_LINES", 1)

@@ -5,9 +5,9 @@ from dataclasses import replace
 import fake_family
 import pytest
 
+from repro.errors import ConfigError
 from repro.plan import experiment as experiments
 from repro.plan import published
-from repro.plan.experiment import ExperimentError
 
 
 def test_a_page_becomes_what_it_says(experiment):
@@ -47,8 +47,8 @@ def put(*path_and_value):
         (put("rows", 0, "lable", "x"), ["rows.plain.lable", "did you mean 'label'"]),
         (put("columns", "a", "show", 0, "metrc", "x"), ["show.score.metrc", "'metric'"]),
         (put("columns", "a", "select", {"metric": "dev/score", "mode": "most"}), ["select.mode='most'", "max, min"]),
-        (put("profiles", "demo", "seeds", ["two"]), ["profiles.demo.seeds='two' must be a whole number"]),
-        (put("rows", 0, {"label": "x"}), ["mapping must be given"]),
+        (put("profiles", "demo", "seeds", ["two"]), ["profiles.demo.seeds=['two'] has 'two' at place 1, which must be a whole number"]),
+        (put("rows", 0, {"label": "x"}), ["rows.x.mapping must be set"]),
         (put("rows", 1, "label", "plain"), ["two rows are called 'plain'"]),
         (put("rows", 1, "grids", {"papr": "own"}), ["'papr'", "no column uses"]),
         (put("rows", 1, "grids", {"g": "owm"}), ["grids.g='owm'", "`own`"]),
@@ -67,7 +67,7 @@ def put(*path_and_value):
     ids=lambda v: v[0] if isinstance(v, list) else "",
 )  # fmt: skip
 def test_what_is_wrong_is_named(experiment, change, said):
-    with pytest.raises(ExperimentError) as caught:
+    with pytest.raises(ConfigError) as caught:
         experiment(change)
     for text in ("experiment fake", *said):
         assert text in str(caught.value)

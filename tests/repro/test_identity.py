@@ -132,20 +132,6 @@ def test_a_family_is_registered_after_its_import():
         identity.register("not_there")
 
 
-def test_a_cell_with_a_rounding_error_is_found_as_the_same(cell, store):
-    """Earlier versions trained 0.30000000000000004 where range(0.1,0.5,0.1) was typed."""
-    asked = cell(mapping__lam=0.3, paths__outputs=str(store.root))
-    old = cell(mapping__lam=0.1 + 0.2, paths__outputs=str(store.root))
-    assert old.training_id != asked.training_id
-    assert cells.run(old, store).state == "done"
-    rounding._configs.cache_clear()
-    again = cells.prepare(asked)
-    assert (again.training_id, again.config["mapping"]["lam"]) == (old.training_id, 0.3) and again.done(store)
-    other = cells.prepare(cell(mapping__lam=0.31, paths__outputs=str(store.root)))
-    assert other.training_id not in (old.training_id, asked.training_id)
-    assert cells.read_config(old.entry(store).folder)["mapping"]["lam"] == 0.3
-
-
 @pytest.mark.parametrize(
     ("value", "same"),
     [(0.1 + 0.2, 0.3), (1 - 0.9, 0.1), (3e-9 + 4e-25, 3e-9), (1 / 3, 1 / 3), (0.1234567890123456, 0.1234567890123456)],

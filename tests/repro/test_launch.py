@@ -15,7 +15,7 @@ import pytest
 from fake_family import ran
 
 from repro import launch
-from repro.files import StoreError
+from repro.errors import StoreError
 from repro.launch import launcher, pool
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}

@@ -13,7 +13,7 @@ from repro import statistics
 from repro.claims.claim import UNIFORM, Change, Claim, Paper, clashes, read
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED
-from repro.plan.experiment import ExperimentError
+from repro.errors import ConfigError
 from repro.protocol import Metric
 from repro.tables import build as tables
 from tasks.config import compose
@@ -357,8 +357,8 @@ def test_a_table_shows_its_claims(made):
 
 
 WRONG = {
-    "id: 0": "claim 1: id=0 must be a whole number above 0",
-    "tset: trend": r"claim 1\.tset is unknown \(did you mean 'test'\?\)",
+    "id: 0": r"claims\.1\.id=0 must be a whole number above 0",
+    "tset: trend": r"claims\.1\.tset is unknown \(did you mean 'test'\?\)",
     "test: equality": "allowed: equivalence, noninferiority, superiority, trend, most",
     "rows: []": "rows must be given",
     "metrics: []": "metrics must be given",
@@ -368,7 +368,7 @@ WRONG = {
     "grid: lam": "a trend, and no other test, needs a grid and one row",
     "{test: trend, against: []}": "a trend, and no other test, needs a grid and one row",
     "{test: trend, grid: lam, rows: [x, y]}": "a trend, and no other test, needs a grid and one row",
-    "history: [{outcome: x}]": r"history\.why must be given",
+    "history: [{outcome: x}]": r"claims\.1\.history\.1\.why must be set",
 }
 
 
@@ -379,24 +379,24 @@ def test_a_file_with_errors_is_refused(change, said):
     wanted = Claim("c", "p", "e", ("r",), ("m",), "equivalence", ("x",), 1.0, paper="page", id=3)
     head = {"paper": "page", "title": "Page 1963"}
     assert read({**head, "claims": [one]}, "page") == Paper("page", "Page 1963", claims=(wanted,))
-    with pytest.raises(ExperimentError, match=said):
+    with pytest.raises(ConfigError, match=said):
         read({**head, "claims": [one | yaml.safe_load(change)]}, "page")
 
 
 WRONG_HEADS = {
-    "title: ''": "title='' the paper's name",
-    "paper: other": "paper='other' must be 'page'",
+    "title: ''": "title must be the paper's name",
+    "paper: other": "paper='other' must be the name of the file",
     "tilte: x": r"tilte is unknown \(did you mean 'title'\?\)",
     "order: first": "order='first' must be a whole number",
-    "claims: null": "claims must be a list",
-    "claims: [as good]": "claims must be a list",
+    "claims: null": "claims=None must be a list",
+    "claims: [as good]": r"claims=\['as good'\] has 'as good' at place 1, which must be a mapping of claim, place",
     "{counted: false, claims: [{id: 1, claim: c, place: p, untested: x, question: 'Really?'}]}": "question is only for",
 }
 
 
 @pytest.mark.parametrize("change, said", WRONG_HEADS.items())
 def test_the_head_of_a_paper_with_errors_is_refused(change, said):
-    with pytest.raises(ExperimentError, match=said):
+    with pytest.raises(ConfigError, match=said):
         read({"paper": "page", "title": "Page 1963", "claims": []} | yaml.safe_load(change), "page")
 
 

@@ -9,6 +9,7 @@ import fake_family
 import pytest
 
 from repro import plan as plans
+from repro.errors import ConfigError
 
 
 def made(one, tools, overrides=(), **options):
@@ -98,7 +99,7 @@ def test_all_errors_are_collected_before_any_data(experiment, tools, tmp_path):
         page["columns"]["b"]["show"].append({"metric": "test/scroe", "label": "x"})
 
     trace = tmp_path / "trace"
-    with pytest.raises(plans.PlanError) as caught:
+    with pytest.raises(ConfigError) as caught:
         made(experiment(change), tools, [f"data.trace={trace}"])
     said = str(caught.value)
     assert "plain" in said and "third" in said and "tuned" not in said
@@ -108,7 +109,7 @@ def test_all_errors_are_collected_before_any_data(experiment, tools, tmp_path):
 
 
 def test_a_grid_needs_a_select(experiment, tools):
-    with pytest.raises(plans.PlanError, match="a: several grid points need a `select`"):
+    with pytest.raises(ConfigError, match="a: several grid points need a `select`"):
         made(experiment(lambda page: page["columns"]["a"].pop("select")), tools)
 
 

@@ -10,9 +10,9 @@ import pytest
 from repro import cell as cells
 from repro import plan as plans
 from repro.convergence import CONVERGED, STUCK, UNKNOWN
+from repro.errors import StoreError
 from repro.identity import Scored, asked_id
 from repro.results import archive, records
-from repro.store import StoreError
 from repro.tables import build as tables
 from repro.tables import render
 

@@ -7,7 +7,6 @@ import multiprocessing as mp
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,8 +17,9 @@ import pytest
 import torch
 
 from repro import files
+from repro.errors import StoreError
 from repro.files import write_atomic, write_json
-from repro.store import Damaged, Store, StoreError, provenance, sources
+from repro.store import Damaged, Store, provenance, sources
 
 FORK = mp.get_context("fork")
 
@@ -79,7 +79,7 @@ def project(tmp_path, monkeypatch):
     def write(path, text):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text(text)
-        for one in (sources._ours, sources._code, sources._text, sources._since):
+        for one in (sources._ours, sources._code, sources._text):
             one.cache_clear()
 
     monkeypatch.setattr(sources, "ROOT", tmp_path)
@@ -116,7 +116,7 @@ def test_the_sources_of_a_cell_are_those_of_its_family_model_and_mapping(project
     ]
 
     def changed():
-        return sources.changed({"sources": kept, "code": {"commit": "?"}}, "tasks.cells.fam", CONFIG)
+        return sources.changed({"sources": kept}, "tasks.cells.fam", CONFIG)
 
     for path in ("tests/test_x.py", "docs/x.md", "sparse_attention/mappings/other.py", "tasks/fam/models/cnn.py"):
         project(path, "changed")
@@ -144,27 +144,6 @@ def test_the_modules_that_a_plugin_imports_are_among_its_sources(project, tmp_pa
     finally:
         for name in names:
             sys.modules.pop(name, None)
-
-
-def test_cells_of_earlier_versions_are_compared_by_their_commit(project, tmp_path):
-    def changed(**code):
-        return sources.changed({"code": code}, "tasks.cells.fam", CONFIG)
-
-    def git(*arguments):
-        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
-        command = ["git", "-C", str(tmp_path), *who, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
-
-    assert changed() == changed(commit="0123456789ab", dirty=True) == []  # no repository
-    git("init", "-q")
-    git("add", ".")
-    git("commit", "-qm", "first")
-    first = git("rev-parse", "HEAD")
-    project("docs/x.md", "changed")
-    assert changed(commit=first, dirty=False) == changed(commit="0123456789ab") == []
-    project("tasks/cells/fam.py", "changed")
-    assert changed(commit=first, dirty=False) == ["tasks/cells/fam.py"]
-    assert changed(commit=first, dirty=True) == [sources.UNKNOWN]
 
 
 def test_readers_never_see_a_part(tmp_path):

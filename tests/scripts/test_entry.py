@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from repro.files import StoreError
+from repro.errors import StoreError
 from tasks.commands.entry import command
 
 

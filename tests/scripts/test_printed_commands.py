@@ -12,15 +12,16 @@ import pytest
 from test_architecture import tracked
 
 from repro import plugins
+from repro.errors import ConfigError
 from repro.identity import pair
 from repro.store import elsewhere
 from tasks.commands import sweep, try_data
 from tasks.config import compose
-from tasks.config.options import ConfigError, quoted
+from tasks.config.files import quoted
 from tasks.config.request import TRAIN, Request, parsed, settable
 from tasks.data import DataError, open_data
 from tasks.data.read.guess import guess
-from tasks.use import NoCell, find_cell
+from tasks.use import find_cell
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGE = "a b & it's, (2) %"  # of a folder
@@ -87,7 +88,7 @@ def test_commands_in_messages_name_scripts_targets_and_options_that_exist():
 
 def said(call, *arguments) -> str:
     """The message of the error that a call raises."""
-    with pytest.raises((ConfigError, DataError, NoCell)) as caught:
+    with pytest.raises((ConfigError, DataError, ConfigError)) as caught:
         call(*arguments)
     return getattr(caught.value, "next_step", str(caught.value))
 

@@ -133,12 +133,12 @@ def test_rows_on_several_devices(tmp_path):
     dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
     try:
         mesh = init_device_mesh("cpu", (1,))
-        for name in KERNELS:
+        for m in [*map(sa.make, KERNELS), sa.make("top_k", k=3), sa.make("top_p", mass=0.6)]:
             for placement in (Replicate(), Shard(0), Shard(1)):
                 x = distribute_tensor(X, mesh, [placement]).requires_grad_()
-                p = sa.make(name)(x)
+                p = m(x)
                 p.sum().backward()
-                same([p.full_tensor().detach(), x.grad.full_tensor()], [sa.make(name)(X), torch.zeros(3, 7)])
+                same([p.full_tensor().detach(), x.grad.full_tensor()], [m(X), torch.zeros(3, 7)])
     finally:
         dist.destroy_process_group()
 

@@ -17,7 +17,7 @@ ERRATA = DOCS / "reference" / "errata"
 SCRIPTS = sorted(ERRATA.glob("*.py"))
 BLOCK = re.compile(r"```python\n(.*?)```\n(?:\n```text\n(.*?)```\n)?", re.S)
 CHECKS: dict[str, tuple[int, str]] = {  # how many blocks, and what holds after them
-    "start/library.md": (12, "(p[2] == 0).all() and step.shape == (1, 4, 1, 32)"),
+    "start/my_model.md": (12, "(p[2] == 0).all() and step.shape == (1, 4, 1, 32)"),
     "guides/losses.md": (3, "p.shape == (4, 30) and loss.ndim == 0"),
     "guides/attention.md": (
         3,

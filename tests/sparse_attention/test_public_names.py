@@ -41,6 +41,11 @@ def test_all_holds_every_public_name():
     assert {*starred, "__version__"} - {"__builtins__"} == {*sa.__all__, "__version__"} == own_names()
 
 
+def test_the_old_name_of_attention_warns():
+    with pytest.warns(DeprecationWarning, match=r"sa\.attention; 0\.4"):
+        assert sa.fused is sa.attention
+
+
 def test_the_users_file_uses_many_names_and_runs():
     source = USER.read_text(encoding="utf-8")
     assert len(set(re.findall(r"\bsa\.(\w+)", source))) >= 22

@@ -114,15 +114,21 @@ def test_every_segment_gets_the_weights_that_it_has_alone(name, params):
         assert torch.equal(sa.Sparsemax()(plain, segments=to[:10], dim=0), grouped)
 
 
-def test_segments_of_a_mapping_without_them_are_refused_by_name():
+@pytest.mark.parametrize(
+    ("word", "value", "way"), [("segments", torch.tensor([0, 0, 1]), "nested"), ("dtype", torch.float64, "scores.to")]
+)
+def test_what_only_some_mappings_take_the_others_refuse_by_name(word, value, way):
     """Of every function over positions; a mapping with a state is none, and densities have no positions."""
-    x, to = torch.randn(3), torch.tensor([0, 0, 1])
+    x = torch.randn(3)
     taking = ("softmax", "sparsemax", "entmax")
     of = [s for s in map(sa.spec, sa.names()) if not s.stateful and s.over != "density" and s.name not in taking]
     for name in (s.name for s in of):
         for call in [getattr(sa, name)] + [sa.make("fusedmax")] * (name == "fusedmax"):
-            with pytest.raises(TypeError, match=f"^{name} takes no segments; softmax, sparsemax, entmax do, .*nested"):
-                call(x, segments=to)
+            with pytest.raises(TypeError, match=f"^{name} takes no {word}; softmax, sparsemax, entmax do. .*{way}"):
+                call(x, **{word: value})
+    for name in taking if word == "dtype" else ():  # as torch.softmax: converted first, whole numbers too
+        p = getattr(sa, name)(torch.arange(3), dtype=value)
+        assert p.dtype == value and torch.equal(p, getattr(sa, name)(torch.arange(3.0, dtype=value)))
 
 
 def test_segments_that_do_not_fit_are_refused():

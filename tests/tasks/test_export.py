@@ -14,9 +14,10 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
+from repro.errors import ConfigError, StoreError
 from repro.protocol import Metric
-from repro.store import Damaged, Store, StoreError
-from tasks.use import NoCell, card, evaluate, lines, load_cell
+from repro.store import Damaged, Store
+from tasks.use import card, evaluate, lines, load_cell
 from tasks.use.export import export
 
 ALONE = """
@@ -149,14 +150,16 @@ def test_a_damaged_export_is_refused(exported, tmp_path, name):
     with pytest.raises(Damaged, match=re.escape(f"{name} is not what was written")):
         load_cell(folder)
     (folder / name).unlink()
-    with pytest.raises((Damaged, NoCell), match=re.escape(name) if name != "config.yaml" else "has no config.yaml"):
+    with pytest.raises(
+        (Damaged, ConfigError), match=re.escape(name) if name != "config.yaml" else "has no config.yaml"
+    ):
         load_cell(folder)
 
 
 def test_an_export_is_scored_in_a_store_alone_and_exported_again_into_a_new_folder(exported, tmp_path):
     """With its scores, also if its card was edited."""
     source, cell, entry = exported("pairs")
-    with pytest.raises(NoCell, match=r"copy it to OUTPUTS/cells/toy/sparsemax/ID"):
+    with pytest.raises(ConfigError, match=r"copy it to OUTPUTS/cells/toy/sparsemax/ID"):
         evaluate(str(source))
     place = shutil.copytree(source, tmp_path / "cells" / "toy" / "sparsemax" / cell.training_id)
     found = evaluate(str(place), [f"paths.data={cell.config['paths']['data']}"])

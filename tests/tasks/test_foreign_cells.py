@@ -15,8 +15,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 from repro import cell as cells
-from repro.files import StoreError
-from repro.plugins import Untrusted
+from repro.errors import StoreError
 from repro.store import Entry, Level, Store
 from tasks.commands import compare
 from tasks.config.request import Request
@@ -149,9 +148,9 @@ def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, p
     doors = ((load_cell,), (evaluate, ["decode.beam=1"]), (export, tmp_path / "out"))
     (other := tmp_path / "other.py").write_text(evil.read_text() + "# edited")
     for door, *more in doors:
-        with pytest.raises(Untrusted, match=r"evil.*does not name it.*plugins=\["):
+        with pytest.raises(StoreError, match=r"evil.*does not name it.*plugins=\["):
             door(str(folder), *more)
-        with pytest.raises(Untrusted, match=r"evil.*other\.py is absent or not as in the training"):
+        with pytest.raises(StoreError, match=r"evil.*other\.py is absent or not as in the training"):
             door(str(folder), *more, plugins=[str(other)])
     for name in ("predict", "evaluate"):
         assert command(name, str(folder)) == 1 and "plugins=[" in capsys.readouterr().err
@@ -160,10 +159,10 @@ def test_code_of_a_received_cell_runs_only_when_the_command_names_it(received, p
     if evil.is_relative_to(folder) and ".." not in where:  # the manifest has its content
         assert load_cell(folder, plugins=[str(evil)]).config["plugins"] == [str(evil)] and ran.read_text() == "x"
         forget("evil")
-        with pytest.raises(Untrusted):  # named once, not for ever
+        with pytest.raises(StoreError):  # named once, not for ever
             load_cell(folder)
     else:
-        with pytest.raises(Untrusted):  # nothing says with which content it was trained
+        with pytest.raises(StoreError):  # nothing says with which content it was trained
             load_cell(folder, plugins=[str(evil)])
 
 
@@ -216,8 +215,8 @@ def test_a_plugin_runs_by_the_content_of_the_training(prepared_cell, tiny, tmp_p
         (sent, [], r"plugins=\[.*sent/plugins/again\.py\]"),
         (folder, [str(moved), str(evil)], r"was trained without .*evil\.py"),
     ):
-        with pytest.raises(Untrusted, match=said):
+        with pytest.raises(StoreError, match=said):
             load_cell(place, plugins=named)
     moved.write_text("import cmath\n")
-    with pytest.raises(Untrusted, match="is absent or not as in the training"):
+    with pytest.raises(StoreError, match="is absent or not as in the training"):
         load_cell(folder, plugins=[str(moved)])

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tasks.config.options import ConfigError, quoted
+from repro.errors import ConfigError
+from tasks.config.files import quoted
 from tasks.config.request import REPRODUCE, TRAIN, Request, parsed
 from tests.refusals import refused
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tasks.config.options import read
+from repro.options import read
 from tasks.config.schedules import SCHEDULES
 
 

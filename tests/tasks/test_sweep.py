@@ -9,14 +9,14 @@ from types import SimpleNamespace
 
 import pytest
 
+from repro.errors import ConfigError, StoreError
 from repro.files import write_json
 from repro.identity import asked_id, family
-from repro.store import Store, StoreError
+from repro.store import Store
 from repro.tables.blocks import Table
 from sparse_attention import registry
 from tasks.commands import compare, reproduce, sweep, train
 from tasks.config import compose
-from tasks.config.options import ConfigError
 from tasks.config.request import REPRODUCE, TRAIN, Request
 
 

@@ -5,8 +5,8 @@ from itertools import permutations
 
 import pytest
 
+from repro.errors import ConfigError
 from tasks.commands import try_data
-from tasks.config.options import ConfigError
 from tasks.config.request import Request, parsed
 from tasks.data import DataError
 from tasks.data.records import Example, Pair

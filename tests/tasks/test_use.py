@@ -11,7 +11,7 @@ import pytest
 from repro.store import Store
 from tasks.config import compose
 from tasks.config.compose import ConfigError
-from tasks.use import NoCell, evaluate, evaluation_config, find_cell, finding, load_cell
+from tasks.use import evaluate, evaluation_config, find_cell, finding, load_cell
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_a_cell_is_found_by_whatever_names_it(trained):
         ("nothing", "no finished cell of 'nothing' in .*; finished cells: toy/softmax, toy/sparsemax"),
         ("", "it matches cells/toy"),
     ):
-        with pytest.raises(NoCell, match=said):
+        with pytest.raises(ConfigError, match=said):
             find_cell(outputs, what)
 
 
@@ -44,30 +44,34 @@ def test_several_that_a_filter_fits_are_listed_with_what_differs(learned, traine
     other, entry = learned("softmax", "train.best_metric=loss")
     for one, place in ((cell, cell.entry(Store(trained[1])).folder), (other, entry.folder)):
         shutil.copytree(place, one.entry(Store(tmp_path)).folder)
-    with pytest.raises(NoCell) as refused:
+    with pytest.raises(ConfigError) as refused:
         find_cell(tmp_path, "toy/softmax,seed=1")
     assert "matches 2 cells" in str(refused.value)
     for one, metric in ((cell, "accuracy"), (other, "loss")):
         assert f"  {one.training_id}  train.best_metric={metric}" in str(refused.value).splitlines()
         found = find_cell(tmp_path, f"toy/softmax,train.best_metric={metric},seed=1")
         assert found == one.entry(Store(tmp_path)).folder
-    with pytest.raises(NoCell, match=r"matches none of these:(\n.*train\.best_metric=\w+){2}"):
+    with pytest.raises(ConfigError, match=r"matches none of these:(\n.*train\.best_metric=\w+){2}"):
         find_cell(tmp_path, "toy/softmax,seed=2")
-    with pytest.raises(NoCell, match=r"'sed' is not a key .*did you mean 'seed'"):
+    with pytest.raises(ConfigError, match=r"'sed' is not a key .*did you mean 'seed'"):
         find_cell(tmp_path, "toy/softmax,sed=2")
 
 
 def test_only_finished_cells_are_suggested(trained, tmp_path):
     cell, outputs = trained
-    with pytest.raises(NoCell, match=r"did you mean 'toy/softmax'\?\); finished cells: toy/softmax, toy/sparsemax$"):
+    with pytest.raises(
+        ConfigError, match=r"did you mean 'toy/softmax'\?\); finished cells: toy/softmax, toy/sparsemax$"
+    ):
         find_cell(outputs, "toy/softmx")
     entry = cell.entry(Store(tmp_path))
     shutil.copytree(cell.entry(Store(outputs)).folder, entry.folder)
     entry.path("manifest.json").unlink()
     rest = "finished cells: none;.* to train it: python scripts/train.py task=toy mapping=softmax paths.outputs=[^ ]*$"
-    with pytest.raises(NoCell, match=f"no cell of 'toy/softmax' in .* is finished; run its training again; {rest}"):
+    with pytest.raises(
+        ConfigError, match=f"no cell of 'toy/softmax' in .* is finished; run its training again; {rest}"
+    ):
         find_cell(tmp_path, "toy/softmax")
-    with pytest.raises(NoCell, match=f"no finished cell of 'toy/softmx' .*{rest}") as refused:
+    with pytest.raises(ConfigError, match=f"no finished cell of 'toy/softmx' .*{rest}") as refused:
         find_cell(tmp_path, "toy/softmx")
     assert "did you mean 'toy/softmax'?" in str(refused.value)
 

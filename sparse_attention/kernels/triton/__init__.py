@@ -172,7 +172,6 @@ def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
     return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
 
 
-@functools.lru_cache(2048)
 def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **constants: Any) -> tuple[Starter, int]:
     """What starts a kernel of `_load` on rows of n entries, and how many rows a program has."""
     kernels = _load()[module]
@@ -183,141 +182,136 @@ def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **consta
     return starter(getattr(kernels, name), **constants, **sizes), sizes["ROWS"]
 
 
-def _start(kernel: tuple[Starter, int], rows: int, *arguments: Any) -> None:
-    """Launch a kernel on ``rows`` rows."""
-    kernel[0].go(-(-rows // kernel[1]), *arguments)
-
-
-def _masked(x: Tensor, form: Form) -> tuple[Tensor, bool]:
-    return (x, False) if form.mask is None else (form.mask, True)
-
-
-def _like(x: Tensor, form: Form) -> Tensor:
-    dtype = form[2]
+def _like(x: Tensor, dtype: torch.dtype | None) -> Tensor:
     return torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
 
 
-def _shape(x: Tensor) -> tuple[int, int]:
-    """The number of contiguous rows ``x [..., n]``, and n."""
-    n = x.shape[-1]
-    return x.numel() // n, n
+Forward = Callable[[Tensor, Form], Result]
+Backward = Callable[[Tensor, Tensor, Any, Form], Tensor]
+Plan = tuple[Forward, Backward]
 
 
-class Kernel(NamedTuple):
-    """The forward and backward of one operation."""
-
-    forward: Callable[..., Result]
-    backward: Callable[..., Tensor]
-
-
-def _project(x: Tensor, form: Form, rule: str, scale: float = 1.0, r: float = 0.0) -> Tensor:
-    bits, layout, dtype = form
-    p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
-    rows = x.numel() // (n := x.shape[-1])
-    kernel, own = _of(0, "simplex_forward", n, RULE=rule, MASKED=bits is not None)
-    kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, *layout, scale, r)
-    return p
+@functools.lru_cache(2048)
+def plan(op: str, n: int, masked: bool, **params: float) -> Plan:
+    """The forward and the backward of one operation on rows of n entries; all that a call need not find out again."""
+    return OPS[op].make(n, masked, **params)
 
 
-def _weighted(g: Tensor, p: Tensor, form: Form, scale: float, exponent: float) -> Tensor:
-    (rows, n), dx = _shape(p), _like(p, form)
-    kernel, own = _of(0, "weighted_backward", n)
-    kernel.go(-(-rows // own), g.contiguous(), p, dx, rows, n, scale, exponent)
-    return dx
+class Kernel:
+    """One operation, as `plan` has it; ``make(n, masked, **params)`` makes the plan."""
+
+    def __init__(self, op: str, make: Callable[..., Plan]):
+        self.op, self.make = op, make
+
+    def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
+        return plan(self.op, x.shape[-1], form.mask is not None, **params)[0](x, form)
+
+    def backward(self, g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, /, **params: float) -> Tensor:
+        return plan(self.op, y.shape[-1], form.mask is not None, **params)[1](g, y, saved, form)
 
 
-def _simplex(rule: Callable[..., tuple[str, float, float]], slope: Callable[..., tuple[float, float]]) -> Kernel:
-    """A mapping with a threshold: ``rule`` gives the rule, scale and r of `_project`, and ``slope`` what `_weighted` takes."""
+def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
+    """The forward of a mapping with a threshold, which saves its scores if ``keep``."""
+    kernel, own = _of(0, "simplex_forward", n, RULE=rule, MASKED=masked)
 
-    def forward(x: Tensor, form: Form = PLAIN, **params: float) -> Result:
-        return _project(x, form, *rule(**params)), ()
+    def forward(x: Tensor, form: Form) -> Result:
+        bits, layout, dtype = form
+        p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
+        rows = x.numel() // n
+        kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, *layout, scale, r)
+        return p, (x,) if keep else ()
 
-    def backward(g: Tensor, p: Tensor, saved: Any = (), form: Form = PLAIN, **params: float) -> Tensor:
-        return _weighted(g, p, form, *slope(**params))
-
-    return Kernel(forward, backward)
-
-
-def _of_alpha(alpha: float) -> tuple[str, float, float]:
-    rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(alpha, "ENTMAX")
-    return rule, alpha - 1, 1 / (alpha - 1)
+    return forward
 
 
-def _of_norm(p: float, gamma: float) -> tuple[str, float, float]:
-    return "SPARSEMAX" if p == 2 else "PNORMMAX", 1 / gamma, p / (p - 1)
+def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
+    kernel, own = _of(0, name, n)
 
-
-def _pnormmax_backward(g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, *, p: float, gamma: float) -> Tensor:
-    if p == 2:
-        return _weighted(g, y, form, 1 / gamma, 0.0)
-    (rows, n), dx = _shape(y), _like(y, form)
-    _start(_of(0, "pnormmax_backward", n), rows, g.contiguous(), y, dx, rows, n, p, gamma)
-    return dx
-
-
-def _cone(rule: str) -> Kernel:
-    def forward(x: Tensor, form: Form = PLAIN, *, q: float) -> Result:
-        return _project(x, form, rule, 1.0, q), (x,)
-
-    def backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, q: float) -> Tensor:
-        (rows, n), dx, (bits, masked) = _shape(p), _like(saved[0], form), _masked(p, form)
-        arrays, sizes = (g.contiguous(), p, saved[0], bits, dx), (rows, n, *form.layout, q)
-        _start(_of(0, "cone_backward", n, MIRRORED=rule == "HOURGLASS", MASKED=masked), rows, *arrays, *sizes)
+    def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
+        dtype = form[2]
+        dx = torch.empty_like(p) if dtype is None or dtype is p.dtype else torch.empty_like(p, dtype=dtype)
+        rows = p.numel() // n
+        kernel.go(-(-rows // own), g.contiguous(), p, dx, rows, n, scale, exponent)
         return dx
 
-    return Kernel(forward, backward)
+    return backward
 
 
-def _fusedmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
-    marks = torch.empty_like(x, dtype=torch.int8)
-    work = torch.empty(2, rows, n + 1, dtype=torch.float64, device=x.device)
-    kernel, sizes = _of(1, "fusedmax_forward", n, _FUSED, _FEW, MASKED=masked), (rows, n, *form.layout, 1 / gamma, lam)
-    _start(kernel, rows, x, bits, p, marks, work, *sizes)
-    return p, (marks,)
+def _exponential(n: int, masked: bool, *, gamma: float) -> Plan:
+    return _project(n, masked, "SOFTMAX", 1 / gamma), _weighted(n, "weighted_backward", 1 / gamma, 1.0)
 
 
-def _oscarmax(x: Tensor, form: Form = PLAIN, *, lam: float, gamma: float) -> Result:
-    (rows, n), p, (bits, masked) = _shape(x), _like(x, form), _masked(x, form)
-    marks, order = (torch.empty_like(x, dtype=dtype) for dtype in (torch.int8, torch.int16))
-    work = torch.empty(2, rows, n + 1, dtype=torch.float64, device=x.device)
-    kernel, sizes = _of(1, "oscarmax_forward", n, _OSCAR, _FEW, MASKED=masked), (rows, n, *form.layout, 1 / gamma, lam)
-    _start(kernel, rows, x, bits, p, marks, order, work, *sizes)
-    return p, (marks, order)
+def _sparse(n: int, masked: bool, *, gamma: float) -> Plan:
+    return _project(n, masked, "SPARSEMAX", 1 / gamma), _weighted(n, "weighted_backward", 1 / gamma, 0.0)
 
 
-def _grouped_backward(g: Tensor, p: Tensor, saved: Any, form: Form = PLAIN, *, lam: float, gamma: float) -> Tensor:
-    (rows, n), dx = _shape(p), _like(p, form)
-    work = torch.empty(rows, 2, n + 1, dtype=torch.float64, device=p.device)
-    kernel = _of(1, "grouped_backward", n, _OSCAR, ORDERED=len(saved) == 2)
-    _start(kernel, rows, g.contiguous(), saved[0], saved[-1], dx, work, rows, n, 1 / gamma)
-    return dx
+def _entmax(n: int, masked: bool, *, alpha: float) -> Plan:
+    if not exact({"alpha": alpha}):
+        return _reference("entmax", alpha=alpha)
+    rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(alpha, "ENTMAX")
+    forward = _project(n, masked, rule, alpha - 1, 1 / (alpha - 1))
+    return forward, _weighted(n, "weighted_backward", 1.0, 2 - alpha)
 
 
-def _or_reference(op: str, kernel: Kernel) -> Kernel:
-    """A kernel that uses the reference if float32 is not precise enough for the hyperparameters (see `exact`)."""
-
-    def forward(x: Tensor, form: Form = PLAIN, **params: float) -> Result:
-        return kernel.forward(x, form, **params) if exact(params) else REFERENCE[op].forward(x, **params)
-
-    def backward(g: Tensor, p_out: Tensor, saved: Any = (), form: Form = PLAIN, **params: float) -> Tensor:
-        if exact(params):
-            return kernel.backward(g, p_out, saved, form, **params)
-        return REFERENCE[op].backward(g, p_out, saved, **params)
-
-    return Kernel(forward, backward)
+def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Plan:
+    if p == 2:
+        return _sparse(n, masked, gamma=gamma)
+    if not exact({"p": p}):
+        return _reference("pnormmax", p=p, gamma=gamma)
+    return _project(n, masked, "PNORMMAX", 1 / gamma, p / (p - 1)), _weighted(n, "pnormmax_backward", p, gamma)
 
 
-OPS = {
-    "softmax": _simplex(lambda gamma: ("SOFTMAX", 1 / gamma, 0.0), lambda gamma: (1 / gamma, 1.0)),
-    "sparsemax": _simplex(lambda gamma: ("SPARSEMAX", 1 / gamma, 0.0), lambda gamma: (1 / gamma, 0.0)),
-    "entmax": _or_reference("entmax", _simplex(_of_alpha, lambda alpha: (1.0, 2 - alpha))),
-    "pnormmax": _or_reference(
-        "pnormmax", _simplex(_of_norm, lambda **_: (0.0, 0.0))._replace(backward=_pnormmax_backward)
-    ),
-    "sparsecone": _cone("CONE"),
-    "sparsehourglass": _cone("HOURGLASS"),
-    "fusedmax": Kernel(_fusedmax, _grouped_backward),
-    "oscarmax": Kernel(_oscarmax, _grouped_backward),
+def _reference(op: str, **params: float) -> Plan:
+    """Where float32 is not precise enough for the hyperparameters (see `exact`)."""
+    kernel = REFERENCE[op]
+    return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
+
+
+def _cone(rule: str, n: int, masked: bool, *, q: float) -> Plan:
+    kernel, own = _of(0, "cone_backward", n, MIRRORED=rule == "HOURGLASS", MASKED=masked)
+
+    def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
+        bits, layout, dtype = form
+        (x,), dx, rows = saved, _like(saved[0], dtype), p.numel() // n
+        kernel.go(-(-rows // own), g.contiguous(), p, x, p if bits is None else bits, dx, rows, n, *layout, q)
+        return dx
+
+    return _project(n, masked, rule, 1.0, q, keep=True), backward
+
+
+def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Plan:
+    """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
+    ordered, scale = op == "oscarmax", 1 / gamma
+    kernel, own = _of(1, f"{op}_forward", n, entries, _FEW, MASKED=masked)
+    back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
+
+    def forward(x: Tensor, form: Form) -> Result:
+        bits, layout, dtype = form
+        rows, p, marks = x.numel() // n, _like(x, dtype), torch.empty_like(x, dtype=torch.int8)
+        saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
+        work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
+        programs, mask = -(-rows // own), x if bits is None else bits
+        kernel.go(programs, x, mask, p, *saved, work, rows, n, *layout, scale, lam)
+        return p, saved
+
+    def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
+        rows, dx = p.numel() // n, _like(p, form[2])
+        work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=p.device)
+        back.go(-(-rows // own_back), g.contiguous(), saved[0], saved[-1], dx, work, rows, n, scale)
+        return dx
+
+    return forward, backward
+
+
+_MAKE: dict[str, Callable[..., Plan]] = {
+    "softmax": _exponential,
+    "sparsemax": _sparse,
+    "entmax": _entmax,
+    "pnormmax": _pnormmax,
+    "sparsecone": functools.partial(_cone, "CONE"),
+    "sparsehourglass": functools.partial(_cone, "HOURGLASS"),
+    "fusedmax": functools.partial(_grouped, "fusedmax", _FUSED),
+    "oscarmax": functools.partial(_grouped, "oscarmax", _OSCAR),
 }
-_GROUPED = [op for op, kernel in OPS.items() if kernel.backward is _grouped_backward]
+_GROUPED = ("fusedmax", "oscarmax")
+OPS = {op: Kernel(op, make) for op, make in _MAKE.items()}

@@ -100,7 +100,7 @@ def _block(d: int, e: int, dtype: torch.dtype, laden: bool, newer: bool) -> tupl
     """
     wide, single = max(d, e), dtype == torch.float32
     size = (32 if single and (wide > 64 or laden or not newer) else 64) // (2 if wide > 128 else 1)
-    fewer_keys = 96 < wide <= 128 if single else laden and wide <= 128
+    fewer_keys = 64 < wide <= 128 if single else laden and wide <= 128
     return size, size // 2 if fewer_keys else size
 
 

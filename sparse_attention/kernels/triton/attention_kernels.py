@@ -362,8 +362,7 @@ def attend_bias_backward(
             v = tile.rows_of(v_ptr, head // repeat * room, columns, 0, m, e, E, E2)
             rows = block * ROWS + tl.arange(0, ROWS)
             at = head, rows, columns
-            _, ds, _, _, _ = tile.gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, shape)
-            total += ds
+            total += tile.gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, shape)[1]
     if OVER:
         tl.store(db_ptr + matrix * m + columns, tl.sum(total, 0), mask=columns < m)
     else:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tasks.config.options import flag, integer, number
+from repro.options import flag, integer, number
 from tasks.data.symbols import FIRST, UNK
 from tasks.layers.words import WordVectors
 

@@ -22,10 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repro.options import integer
 from sparse_attention.structured.rows import Solution
 from tasks.classification.models._words import PairOptions, WordModel
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import defaults, integer
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import BiLstm
 

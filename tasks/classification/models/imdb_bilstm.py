@@ -19,14 +19,15 @@ import torch
 from torch import Tensor, nn
 
 import sparse_attention as sa
+from repro.options import choice, flag, integer, number
 from sparse_attention.mappings.continuous import (
     ContinuousAttention1d,
     DiscreteContinuousAttention1d,
     matched_sigma_sq,
 )
 from tasks.classification.models._words import WordModel, WordOptions
+from tasks.config.files import defaults
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.lstm import BiLstm
@@ -42,7 +43,6 @@ class Options(DensityOptions, WordOptions):
     """Sizes from the authors' code; the paper does not state them."""
 
     discrete: str = choice(
-        REQUIRED,
         "none",
         names=row_mappings,
         help="with a density: the discrete mapping that gives its moments and whose context is added",

@@ -14,9 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from repro.options import integer
 from tasks.classification.models._words import WordModel, WordOptions
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import defaults, integer
 from tasks.data.symbols import PAD
 from tasks.layers.attention import AdditiveScores, Attention
 from tasks.layers.transformer import Layer, LayerOptions, initialise, positions

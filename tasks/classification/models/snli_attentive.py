@@ -20,9 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repro.options import integer, number
 from tasks.classification.models._words import PairOptions, WordModel
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import defaults, integer, number
 from tasks.data.symbols import EOS, PAD
 from tasks.layers.attention import AdditiveScores, Attention
 

@@ -254,7 +254,7 @@ def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:
 def dialect(path: Path, delimiter: str) -> dict[str, Any]:
     """The options of the csv module that fit the first 50 rows of a table best: the usual `delimiter`, or , ; tab | instead.
 
-    Where tabs are usual, a cell is the text between two tabs, unless the file shows that its cells are in quotes.
+    Where tabs are usual, a cell is the text between two tabs. Raises DataError if all column names are in quotes.
     """
     lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
     if named := _SEPARATOR.fullmatch(lines[0]):
@@ -267,19 +267,15 @@ def dialect(path: Path, delimiter: str) -> dict[str, Any]:
             sizes += [len(row) for row in csv.reader(lines, delimiter=one, quoting=quoting) if row]
         if sizes and sizes[0] > most and sizes.count(sizes[0]) >= 0.9 * len(sizes):
             best, most = one, sizes[0]
-    plain = best == delimiter == "\t" and not _quoted(path, lines)
+    plain = best == delimiter == "\t" and not _quoted(path)
+    if plain and all(map(_CELL.fullmatch, lines[0].rstrip("\n").split("\t"))):
+        step = "save it as .csv, where cells may be in quotes"
+        raise damaged(path, "its cells are in quotes", "cells without quotes between tabs", line=1, step=step)
     return {"delimiter": best, "quoting": csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL}
 
 
-def _quoted(path: Path, first: Sequence[str]) -> bool:
-    """Whether cells between tabs are quoted, rather than texts that contain quotes.
-
-    R puts quotes around the names of the columns and all texts. Others put them around cells that contain quotes,
-    which are then doubled: every cell with quotes is quoted, and some contain doubled quotes.
-    """
-    rows = [[bool(_CELL.fullmatch(cell)) for cell in line.rstrip("\n").split("\t")] for line in first]
-    if all(rows[0]) and len(rows) > 2 and any(map(all, zip(*rows))):
-        return True
+def _quoted(path: Path) -> bool:
+    """Whether cells between tabs are quoted as in a csv file: all that contain quotes are, and some contain doubled ones."""
     cells = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
     return any('""' in cell[1:-1] for cell in cells) and all(map(_CELL.fullmatch, cells))
 
@@ -312,11 +308,8 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
             if not cells:
                 continue  # blank lines are skipped
             if last > first and (n := _swallowed(cells, recent, dialect)):
-                said, step = (
-                    f"a cell holds {n:,} lines that look like rows: a quote is not closed",
-                    _unquote(path, first, last),
-                )
-                raise damaged(path, said, expected, line=first, step=step, value=n)
+                said = f"a cell holds {n:,} lines that look like rows: a quote is not closed"
+                raise damaged(path, said, expected, line=first, step=_unquote(first, last), value=n)
             recent.append(cells)
             if not needed <= len(cells) <= len(head):
                 n, line, expected = len(cells), reader.line_num, f"{len(head)} cells, as in the header line"
@@ -333,7 +326,7 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
             problem = f"a cell has more than {LONGEST_TEXT:,} characters"
             step = "shorten it, leave the row out, or close its quotes"
         elif line - last > 1:
-            step, line = _unquote(path, last + 1, last + 1 if "end of data" in str(error) else line), last + 1
+            step, line = _unquote(last + 1, last + 1 if "end of data" in str(error) else line), last + 1
             problem = f"a quote is not closed ({error})"
         raise damaged(path, problem, expected, line=line, step=step) from error
 
@@ -354,12 +347,7 @@ def _swallowed(cells: Sequence[str], rows: Iterable[Sequence[str]], dialect: Map
     return len(own) if len(lines) > 5 and len(own) >= 0.9 * (len(lines) - 1) else 0  # the last one may end the cell
 
 
-def _unquote(path: Path, first: int, last: int) -> str:
+def _unquote(first: int, last: int) -> str:
     """What to do about a quote that is not closed, which opens in the line `first`."""
-    file, made = shlex.quote(str(path)), f"{path.name.partition('.')[0]}_rows.jsonl"
-    lines = "; ".join(f'{line}s/"//g' for line in dict.fromkeys((first, last)))
-    step = f"if the quotes of these lines belong to the text, remove them: sed -i {shlex.quote(lines)} {file}"
-    if path.suffix in (".gz", ".bz2", ".xz", ".zst"):
-        step = f"unpack it, then {step.replace(file, shlex.quote(str(path.with_suffix(''))))}"
-    code = f"import pandas; pandas.read_csv({str(path)!r}).to_json({made!r}, orient='records', lines=True)"
-    return f"{step}; if it is one text of several lines: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(made)}"
+    lines = " and ".join(f"{line:,}" for line in dict.fromkeys((first, last)))
+    return f"double or remove the quotes of line {lines}; if it is one text of several lines, save the rows as .jsonl"

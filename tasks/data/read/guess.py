@@ -5,7 +5,6 @@ The user's settings are never overruled. A file that fits no kind, or several, i
 """
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tasks.config.options import near
+from repro.errors import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered
@@ -205,9 +204,7 @@ def _headless(file: Path, columns: Sequence[Column]) -> DataError:
     between = own.dialect(file)["delimiter"].replace("\t", "\\t")
     kinds = ["label" if c.kind == "class" else "text" for c in columns]
     names = [f"{k}{kinds[:i].count(k) + 1}" if kinds.count(k) > 1 else k for i, k in enumerate(kinds)]
-    step = f"add one that fits: sed -i '1i {between.join(names)}' {shlex.quote(str(file))}"
-    if file.suffix in own.PACKED:
-        step = f"unpack it and add one that fits: {between.join(names)}"
+    step = f"add one that fits: {between.join(names)}"
     return _refused(file, "has no header line that names its columns", columns, step)
 
 
@@ -221,7 +218,7 @@ def _refused(file: Path, what: str, columns: Sequence[Column], step: str) -> Dat
 def _other(file: Path, what: str, arguments: str) -> DataError:
     step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
     what = f"{file.name} seems to have {what}, which cannot be guessed"
-    return DataError(what, "docs/guides/own_data.md has the options", step)
+    return DataError(what, "docs/start/my_data.md has the options", step)
 
 
 def _decided(
@@ -305,7 +302,7 @@ def _pairs(
     if len(rest) > free > 0:
         step = f"name two: {setting(source=rest[0], target=rest[1 - len(rest)])}"
         if not headed:
-            step = f"keep two: cut -f1,2 {shlex.quote(str(file))} > pairs.tsv; then data.path=pairs.tsv"
+            step = "keep two columns"
         said = f"has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
         raise _refused(file, said, columns, step)
     if free == 2 and rest[0].lower() in TARGETS and rest[1].lower() not in TARGETS:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.config.options import quoted
+from tasks.config.files import quoted
 from tasks.data.dataset import SPLITS, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
@@ -80,9 +80,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     if place.is_file():
         if (ending(place),) not in layouts:
             known = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
-            step = "rename or convert it, or set a folder"
-            if ending(place) in (".xlsx", ".xls", ".ods"):
-                step = f"convert it: libreoffice --headless --convert-to csv {shlex.quote(path)}"
+            step = "save it in one of these formats, or set a folder"
             raise DataError(f"{place.name} ends in none of {known}", f"data.path={path}", step, "data.path", path)
         return {WHOLE: (place,)}
     if not place.is_dir():
@@ -115,12 +113,6 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         if len(pairs) == 1 and len(pairs[0]) == 2:
             return {WHOLE: pairs[0]}
     if missing and set(by_split) != {"test"}:
-        renames = []
-        for split in missing:
-            alike = [
-                file for file in others if file.name.lower().startswith(STEMS[split]) and (ending(file),) in layouts
-            ]
-            renames += [(file.name, f"{split}{ending(file)}{packing(file)}") for file in alike[:2]]
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
         held = (
@@ -128,9 +120,6 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         )
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to one file, which is split by content"
-        if len(renames) == len(missing):
-            moves = " && ".join(shlex.join(["mv", "-n", *names]) for names in renames)
-            step = f"if they are these, rename them: (cd {shlex.quote(str(place))} && {moves}); or set data.path to one file"
         raise DataUnavailable(what, where, step, "data.path", missing)
     unread = [file.name for file in others if not re.match(r"(?i)readme|licen[cs]e|citation", file.name)]
     count(f"files of {place.name} are not read: {', '.join(unread[:6])}{', ...' if unread[6:] else ''}", len(unread))
@@ -140,7 +129,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
 def _in_parts(place: Path) -> DataError | None:
     """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet or en/train/0000.parquet.
 
-    It names the command that joins the parts, or the folder to set. None if there are no such files.
+    It says that the parts must be joined, or names the folder to set. None if there are no such files.
     """
     found: dict[Path, dict[str, list[Path]]] = {}  # folder -> split, as its files name it -> its parts
     known = {name for names in STEMS.values() for name in names}
@@ -162,18 +151,9 @@ def _in_parts(place: Path) -> DataError | None:
     if len(found) > 1 or all(file.stem in known for file in files):
         step = " or ".join(f"data.path={shlex.quote(str(one))}" for one in [*found][:6])
         return DataError(f"{place} has its files in other folders", names, f"name one: {step}", files[0].name)
-    for split, parts in splits.items():
-        numbers = [(int(part[2]), int(part[3])) for part in (PART.fullmatch(file.stem) for file in parts) if part]
-        if numbers and [n for n, _ in numbers] != [*range(numbers[0][1])]:
-            said = f"{folder} has {len(numbers)} of the {numbers[0][1]} parts of {split}"
-            return DataError(said, names, "download the others too", files[0].name)
-    target = f"{place.resolve().name}_joined"
-    code = (
-        f"import os, datasets; os.makedirs({target!r}, exist_ok=True); [data.to_parquet(f'{target}/{{split}}.parquet') "
+    step = (
+        "join the parts of each split into one file, such as train.parquet, with datasets.load_dataset and to_parquet"
     )
-    code += f"for split, data in datasets.load_dataset({str(folder)!r}).items()]"
-    then = f"{target}/train.parquet" if [*splits] == ["train"] else target
-    step = f"join them: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(then)}"
     return DataError(f"{place} has files in parts", names, step, files[0].name)
 
 
@@ -227,28 +207,15 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     if ending(path) == ".jsonl" or (ending(path) == ".json" and _is_lines(path)):
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".json":
-        lines = f"if its records follow each other without commas: jq -c . {shlex.quote(str(path))} > {shlex.quote(path.stem)}.jsonl"
-        loaded = formats.parse_json(formats.read_text(path), path, step=f"{lines}; otherwise {formats.AGAIN}")
+        loaded = formats.parse_json(
+            formats.read_text(path), path, step=f"save its records as .jsonl; or {formats.AGAIN}"
+        )
         if not isinstance(loaded, list) or not loaded:
-            raise damaged(path, "its top level is not a list", "a list of objects", step=_rows_in(path, loaded))
+            step = "save its records as a list of objects, or as .jsonl with one object in each line"
+            raise damaged(path, "its top level is not a list", "a list of objects", step=step)
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
     else:
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
-
-
-def _rows_in(path: Path, loaded: Any) -> str:
-    """What to do with a JSON file that is not a list of objects: the command that writes its rows, if it has some."""
-    if not isinstance(loaded, dict):
-        return STEP
-    if rows := [
-        key for key, value in loaded.items() if isinstance(value, list) and value and isinstance(value[0], dict)
-    ]:
-        code = f"import json; json.dump(json.load(open({str(path)!r}))[{rows[0]!r}], open({f'{path.stem}_rows.json'!r}, 'w'))"
-    elif loaded and all(isinstance(value, dict) for value in loaded.values()):  # as pandas writes a table by default
-        code = f"import pandas; pandas.read_json({str(path)!r}).to_json({f'{path.stem}_rows.json'!r}, orient='records')"
-    else:
-        return f"if it is one record, give it more; otherwise {STEP}"
-    return f"write its rows: .venv/bin/python -c {shlex.quote(code)}; then data.path={shlex.quote(f'{path.stem}_rows.json')}"
 
 
 def _is_lines(path: Path) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import LARGEST, REQUIRED, choice, option
+from repro.options import LARGEST, choice, option
 from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
 from tasks.data.files import publish_file, remembered
@@ -35,17 +35,17 @@ def word_bounds(which: str) -> Any:
             raise ValueError(what)
         return {side: bounds.get(side) for side in SIDES}
 
-    return option(REQUIRED, dict, read, f"{which} words of a text")
+    return option(dict, read, f"{which} words of a text")
 
 
 def fallback() -> Any:
     """The `fallback` option of a data set that is fetched by apt."""
-    return choice(REQUIRED, "toy", optional=True, help="generated pairs when the text is unavailable; null: an error")
+    return choice("toy", optional=True, help="generated pairs when the text is unavailable; null: an error")
 
 
 def language(*allowed: str) -> Any:
     """An option that selects one of several languages of a data set."""
-    return choice(REQUIRED, *allowed, help="language code")
+    return choice(*allowed, help="language code")
 
 
 class Translated:

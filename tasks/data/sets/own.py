@@ -12,8 +12,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, defaults, listing, near, option
-from tasks.config.options import text as word
+from repro.errors import near
+from repro.options import option
+from repro.options import text as word
+from tasks.config.files import defaults
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -121,18 +123,21 @@ def columns() -> Any:
             raise ValueError("must be a column name, or two different names such as [premise,hypothesis]")
         return list(names)
 
-    return option(REQUIRED, list, read, "columns of texts")
+    return option(list, read, "columns of texts")
 
 
 def names(help: str) -> Any:
     """An option with a list of labels, each a text or a number."""
-    kind = listing(REQUIRED, word()).metadata["kind"]
+    check = word().metadata["kind"].check
 
     def read(value: Any) -> list[str]:
         listed = value if isinstance(value, list) else [value]
-        return kind.read([own.cell(one) if isinstance(one, (int, float)) else one for one in listed])
+        try:
+            return [check(own.cell(one) if isinstance(one, (int, float)) else one) for one in listed]
+        except ValueError:
+            raise ValueError("must be a list of labels, each a text of one line or a number") from None
 
-    return option(REQUIRED, list, read, help)
+    return option(list, read, help)
 
 
 @defaults("data/table")

@@ -15,7 +15,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
+from repro.options import choice, integer, listing, number
+from tasks.config.files import defaults
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
@@ -165,7 +166,7 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
 class Pictured(Limited):
     """Options of a data set with images."""
 
-    image_size: list = listing(REQUIRED, integer(low=1), length=2, help="height and width that pixels are resized to")
+    image_size: list = listing(integer(low=1), length=2, help="height and width that pixels are resized to")
 
 
 @defaults("data/vqa2")
@@ -173,7 +174,7 @@ class Vqa2(Pictured):
     """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
 
     path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
-    input: str = choice(REQUIRED, "features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
+    input: str = choice("features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 
@@ -211,7 +212,7 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
 class EasyVqa(Pictured):
     """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
 
-    input: str = choice(REQUIRED, "pixels", "none", help="pixels: read by the model's CNN; none: only questions")
+    input: str = choice("pixels", "none", help="pixels: read by the model's CNN; none: only questions")
     dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
 
 

@@ -9,7 +9,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
-from tasks.config.options import defaults, integer, number
+from repro.options import integer, number
+from tasks.config.files import defaults
 from tasks.data.acquire import sources
 from tasks.data.acquire.archives import reading_archive, tar_members
 from tasks.data.acquire.sources import fetch_wheel

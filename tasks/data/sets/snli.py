@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from tasks.config.options import defaults
+from tasks.config.files import defaults
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes

@@ -11,7 +11,7 @@ import html
 import re
 from pathlib import Path
 
-from tasks.config.options import defaults
+from tasks.config.files import defaults
 from tasks.data.acquire import hub
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes

@@ -20,12 +20,12 @@ races. The distribution is the same, and this is some hundred times faster than 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from tasks.config.options import REQUIRED, choice, integer, node, stated
+from repro.options import choice, integer, node
+from tasks.config.files import defaults
 from tasks.data.dataset import SPLITS, DataSet, Manifest
 from tasks.data.progress import Progress
 from tasks.data.read.labelled import labelled_set
@@ -34,8 +34,7 @@ KIND = "features"
 SETTINGS = ("mean_labels", "label_range", "length")
 
 
-@dataclass
-@stated("data/synthetic", "sizes")
+@defaults("data/synthetic", "sizes")
 class Sizes:
     """Number of documents in each split."""
 
@@ -44,18 +43,17 @@ class Sizes:
     test: int = integer(low=1)
 
 
-@dataclass
-@stated("data/synthetic")
+@defaults("data/synthetic")
 class Options:
     """Documents are drawn again for every seed."""
 
-    setting: str = choice(REQUIRED, *SETTINGS, help="which property `value` sets")
+    setting: str = choice(*SETTINGS, help="which property `value` sets")
     value: int = integer(help="the setting's own number: mean number of labels, its half range, words per document")
     length: int = integer(low=1, help="words per document, unless the setting varies it")
     classes: int = integer(low=2, help="labels")
     features: int = integer(low=1, help="different words")
     sizes: Sizes = node(Sizes)
-    seed: int = integer(1, low=0, help="seed of the documents")
+    seed: int = integer(low=0, help="seed of the documents")
 
     def problems(self) -> list[str]:
         if self.setting == "length":

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from tasks.config.options import integer, stated
+from repro.options import integer
+from tasks.config.files import defaults
 from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
@@ -129,8 +129,7 @@ def _cumulative(weights) -> list[float]:
     return [*(sums[:-1] / sums[-1]).tolist(), 1.0]
 
 
-@dataclass
-@stated("data/toy")
+@defaults("data/toy")
 class Pairs(Limited):
     """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
 
@@ -161,8 +160,7 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
 ALIGNED = 300
 
 
-@dataclass
-@stated("data/toy_aligned")
+@defaults("data/toy_aligned")
 class Aligned(Limited):
     """Only a test set: 300 pairs, or as many as `limits` allows."""
 
@@ -187,8 +185,7 @@ OPINIONS = (("dreadful", "boring", "awful"), ("lovely", "superb", "brilliant"))
 THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 
 
-@dataclass
-@stated("data/toy_reviews")
+@defaults("data/toy_reviews")
 class Texts(Limited):
     """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
 

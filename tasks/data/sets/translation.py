@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
-from tasks.config.options import REQUIRED, choice, defaults
+from repro.options import choice
+from tasks.config.files import defaults
 from tasks.data.acquire import sources
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
@@ -57,7 +58,7 @@ class Multi30k(Translated, Bounded, Mirrored):
 
     source_lang: str = language("en", "fr", "de")
     target_lang: str = language("en", "fr", "de")
-    test_set: str = choice(REQUIRED, *TEST_SETS, help="which of the four test sets")
+    test_set: str = choice(*TEST_SETS, help="which of the four test sets")
 
 
 def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:

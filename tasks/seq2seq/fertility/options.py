@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from tasks.config.options import REQUIRED, defaults, listing, text
+from repro.options import listing, text
+from tasks.config.files import defaults
 from tasks.seq2seq.options import Encode as Encode
 
 KIND = "pairs"
@@ -12,7 +13,7 @@ KIND = "pairs"
 class Task:
     """Sentence pairs: predict how many target words each source word is aligned to."""
 
-    deviations: list = listing(REQUIRED, text(), help="what differs from the paper; printed below tables")
+    deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
 @dataclass

@@ -18,12 +18,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from repro.options import choice, flag, integer, number
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import PAD
 from tasks.layers.attention import KINDS, Attention, make_scores
 from tasks.layers.lstm import Lstm, packed
-from tasks.layers.steps import Cells, Shared, masks
+from tasks.layers.steps import Decoder
 from tasks.seq2seq.options import output
 
 PLACES = {"cross": Place(over=("row",), provides=("lengths",), stateful=True)}
@@ -35,7 +36,7 @@ Tensors = dict[str, Tensor]  # batch-first tensors by name
 class Options:
     """OpenNMT's encoder-decoder, with its defaults of May 2017."""
 
-    attention: str = choice(REQUIRED, *KINDS, help="score function")
+    attention: str = choice(*KINDS, help="score function")
     mask_padding: bool = flag(help="false: padding takes part in training attention, as in the 2017 code")
     input_feeding: bool = flag(help="feed the attentional output to the next decoder step")
     bidirectional: bool = flag(help="encoder reads in both directions, each with half of hidden_dim")
@@ -158,22 +159,17 @@ class Model(nn.Module):
     def _stepwise(self, x: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor]:
         """What `forward` returns, by as few operations as possible (`tasks.layers.steps`); equal up to rounding, and to
         other random numbers of the dropout."""
-        of_context, of_query = self.attend_out.weight.t().chunk(2)
-        memory, read, out = dict(memory), Shared(memory["states"] @ of_context), Shared(of_query)
-        matrix = self.attention.scores.matrix(memory["keys"])
-        memory["scores"] = None if matrix is None else Shared(matrix)  # type: ignore[assignment]
-        cells = Cells(self.decoder, x, *(state[name].transpose(0, 1) for name in ("h", "c")))
-        kept = masks(self.dropout.p if self.training else 0.0, x.size(1), *state["feed"].shape, x)
-        steps, feed = [], state["feed"]
-        for t in range(x.size(1)):
-            query = cells.step(t, feed)
-            weights, own = self._attend(query.unsqueeze(1), memory, state)
-            feed = torch.tanh(read(self._reading(weights, memory), out(query).unsqueeze(1))).squeeze(1)
-            feed = feed if kept is None else feed * kept[t]
+        matrix, attention = self.attention.scores.matrix(memory["keys"]), []
+        begin = *(state[name].transpose(0, 1) for name in ("h", "c")), state["feed"]
+        share = self.dropout.p if self.training else 0.0
+        loop = Decoder(self.decoder, x, begin, memory["states"], self.attend_out.weight, matrix, share)
+        for _ in range(x.size(1)):
+            query, scores = loop.query()
+            weights, own = self._attend(query, {**memory, "scores": scores}, state)  # type: ignore[dict-item]
+            loop.read(self._reading(weights, memory))
             state = {**state, **own}
-            steps.append((feed, weights))
-        features, attention = zip(*steps)
-        return self.generator(torch.stack(features, 1)), torch.cat(attention, 1)
+            attention.append(weights)
+        return self.generator(loop.features()), torch.cat(attention, 1)
 
     def _embed(self, tokens: Tensor) -> Tensor:
         return self.embed_dropout(self.target_embed(tokens))
@@ -200,8 +196,9 @@ class Model(nn.Module):
     def _attend(self, queries: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensors]:
         """queries [B, T, H] -> weights [B, T, S] and the mapping's entries of the new state."""
         mapping, mask = self.attention.mapping, self._mask(memory)
-        shared: Any = memory.get("scores")
-        scores = shared(queries) if shared is not None else self.attention.scores(queries, memory["keys"])
+        scores: Any = memory.get("scores")
+        if scores is None:
+            scores = self.attention.scores(queries, memory["keys"])
         if self.options.score_scale != 1:
             # below 1, a sparse mapping starts with a larger support, so that more positions learn
             scores = scores * self.options.score_scale

@@ -22,14 +22,15 @@ import torch
 from torch import Tensor, nn
 
 import sparse_attention as sa
+from repro.options import choice
 from sparse_attention.mappings.continuous import (
     continuous_attention_1d,
     document_positions,
     match_moments_1d,
     position_weights,
 )
+from tasks.config.files import defaults
 from tasks.config.models import Place, nodes_at, row_mappings
-from tasks.config.options import REQUIRED, choice, defaults
 from tasks.layers.words import DensityOptions, density_alpha, density_on_words
 from tasks.seq2seq.models import lstm
 
@@ -43,7 +44,7 @@ class Options(lstm.Options, DensityOptions):
     """The options of `lstm` and the regression's; N and the widths are those of the paper for translation."""
 
     discrete: str = choice(
-        REQUIRED, names=row_mappings, help="mapping that gives the moments of the density and whose context is added"
+        names=row_mappings, help="mapping that gives the moments of the density and whose context is added"
     )
 
     def problems(self) -> list[str]:

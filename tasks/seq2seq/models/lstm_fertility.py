@@ -20,8 +20,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from repro.options import choice, flag, integer, number
+from tasks.config.files import defaults
 from tasks.config.models import Place, nodes_at
-from tasks.config.options import REQUIRED, choice, defaults, flag, integer, number
 from tasks.data.symbols import BOS, PAD
 from tasks.layers.lstm import Tagger
 from tasks.seq2seq.fertility import FERTILITIES, TAGGER, TYPES
@@ -37,7 +38,7 @@ _ROWS = "constant; guided: largest count of the word type in training; actual: o
 class Options(lstm.Options):
     """The options of `lstm`, and those of the fertilities."""
 
-    fertility: str = choice(REQUIRED, *FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
+    fertility: str = choice(*FERTILITIES, help=f"how often a source word may be attended to: {_ROWS}")
     constant: float = number(low=0, high=1e6, help="with fertility=constant: the fertility of every word")
     sink: bool = flag(help="add a position with infinite fertility")
     forward_links: bool = flag(

@@ -18,8 +18,9 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
+from repro.options import flag, integer
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import defaults, flag, integer
 from tasks.data.symbols import PAD
 from tasks.layers.transformer import Cache, Layer, LayerOptions, initialise, positions
 from tasks.seq2seq.options import output

@@ -18,12 +18,13 @@ import torch
 from torch import Tensor, nn
 
 import sparse_attention as sa
+from repro.options import choice, integer, listing, number
 from sparse_attention.mappings.continuous import GaussianBasis2d
 from sparse_attention.mappings.continuous.attention2d import check_quadrature
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES
 from sparse_attention.mappings.continuous.regression import PAD_POSITIONS
+from tasks.config.files import defaults
 from tasks.config.models import Place, mappings_at, row_mappings
-from tasks.config.options import REQUIRED, choice, defaults, integer, listing, number
 from tasks.data.symbols import PAD
 from tasks.layers.lstm import Lstm
 from tasks.layers.words import density_alpha
@@ -45,16 +46,14 @@ class Options:
     embed_dim: int = integer(low=1, help="size of word vectors; with encode.vectors, it must be theirs")
     flat_mlp_dim: int = integer(low=1, help="hidden units of the MLP that scores words and regions")
     flat_out_dim: int = integer(low=1)
-    discrete: str = choice(REQUIRED, names=row_mappings, help="discrete mapping that gives the moments of a density")
+    discrete: str = choice(names=row_mappings, help="discrete mapping that gives the moments of a density")
     basis_side: int = integer(low=1, high=100, help="basis functions per axis")
     basis_variance: float = number(above=0, high=100, help="covariance of the basis functions: this times the identity")
     ridge: float = number(above=0, high=1e6, help="ridge penalty of the regression on the basis functions")
-    pad_positions: str = choice(
-        REQUIRED, *PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper"
-    )
-    moment_match: str = choice(REQUIRED, *MOMENT_MATCHES)
-    cnn_channels: list[int] = listing(REQUIRED, integer(low=1), help="data.input=pixels: one convolution each")
-    cnn_strides: list[int] = listing(REQUIRED, integer(low=1), help="strides of the convolutions")
+    pad_positions: str = choice(*PAD_POSITIONS, help="correct: zeros fitted on [-1/2, 3/2]^2, as in the paper")
+    moment_match: str = choice(*MOMENT_MATCHES)
+    cnn_channels: list[int] = listing(integer(low=1), help="data.input=pixels: one convolution each")
+    cnn_strides: list[int] = listing(integer(low=1), help="strides of the convolutions")
 
     def problems(self) -> list[str]:
         found = []

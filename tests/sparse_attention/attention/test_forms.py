@@ -83,6 +83,34 @@ def test_a_query_far_from_float32_and_a_key_outside_the_window():
     torch.testing.assert_close(out[:, :, ~sees].double(), want[:, :, ~sees], atol=3e-5, rtol=0)
 
 
+@pytest.mark.parametrize("form", [{}, {"causal": True}, {"window": (3, 2)}, {"window": (3, 2), "causal": True}])
+def test_packed_queries_see_the_packed_keys_of_their_sequence(form):
+    """Sequences with more keys, more queries, no keys and no queries; the last query is at the last key of its sequence."""
+    queries, keys = (50, 13, 7, 0), (30, 80, 0, 9)
+    q = torch.randn(4, sum(queries), 16)
+    k, v = torch.randn(2, sum(keys), 16), torch.randn(2, sum(keys), 12)
+    ends = {f"cu_seqlens{x}": torch.tensor([0, *n]).cumsum(0) for x, n in (("", queries), ("_k", keys))}
+    assert sa.attention.plan(q, k, v, **ends, **form).path == "fused"
+    parts = zip(q.split(queries, 1), k.split(keys, 1), v.split(keys, 1))
+    right = 0 if "causal" in form else form.get("window", (None, None))[1]
+    seen = {"left": form.get("window", (None, None))[0], "right": right}
+    want = [formula(named("sparsemax"), *one, visible(one[0].shape[1], one[1].shape[1], **seen))[0] for one in parts]
+    out = sa.sparse_attention(q, k, v, **ends, **form)
+    torch.testing.assert_close(out.double(), torch.cat(want, 1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["softmax", "sparsemax", "oscarmax"])
+def test_scores_are_capped_before_anything_is_added(name):
+    q, k, v = tensors()
+    sink, added = SLOPES * 9, BIAS + SLOPES.view(4, 1, 1) * -distances(40, 40).abs()
+
+    def capped(x, keep):
+        return named(name)(torch.cat([x[..., :1], 2 * torch.tanh(x[..., 1:] / 2) + added], -1), keep)
+
+    out = sa.sparse_attention(q, k, v, name, softcap=2.0, bias=BIAS, slopes=SLOPES, sink=sink)
+    torch.testing.assert_close(out, formula(capped, q, k, v, sink=sink)[0], atol=1e-9, rtol=0)
+
+
 def test_half_precision_keeps_far_positions_apart():
     q, k, v = (t.detach().bfloat16() for t in tensors(600, 600))
     added = SLOPES.view(4, 1, 1) * distances(600, 600).double()
@@ -103,6 +131,12 @@ def test_half_precision_keeps_far_positions_apart():
         ({"slopes": SLOPES[:3], "causal": True}, r"slopes must be a tensor \(4,\), one number per head, not .*3"),
         ({"sink": 1.0}, r"sink must be a tensor \(4,\), one number per head, not 1\.0"),
         ({"bias": BIAS[:3]}, r"bias of shape \(3, 40, 40\) does not broadcast"),
+        ({"cu_seqlens_q": torch.tensor([0, 40])}, "'cu_seqlens_q'; this function calls it 'cu_seqlens'"),
+        ({"cu_seqlens": torch.tensor([0, 40]), "cu_seqlens_k": torch.tensor([0, 41])}, r"cu_seqlens_k=\[0, 41\] must"),
+        ({"cu_seqlens": torch.tensor([0, 40]), "cu_seqlens_k": torch.tensor([0, 9, 40])}, "1 sequences and .* 2"),
+        ({"cu_seqlens": torch.tensor([0, 40]), "cu_seqlens_k": torch.tensor([0, 40]), "slopes": SLOPES}, "nested"),
+        ({"softcap": 0.0}, "softcap=0.0 is out of range: softcap > 0"),
+        ({"return_lse": True}, "no return_lse: .* pass all keys in one call"),
     ],
 )
 def test_what_does_not_fit_is_refused(given, said):

@@ -21,9 +21,9 @@ FAST = (  # of every kind: decoders, windows, experts, linear attention, encoder
 )
 REFUSED = {
     "aimv2": "Aimv2AttentionPoolingHead",
-    "bigbird_pegasus": "BigBirdPegasus.* ran without calling with_weights",
+    "bigbird_pegasus": "BigBirdPegasusSelfAttention of .* attends by its own code",
     "data2vec-vision": "Data2VecVisionModel attends by its own code",
-    "git": "GitSelfAttention .* ran without calling",
+    "git": "GitSelfAttention of .* attends by its own code",
     "siglip": "contains torch.nn.MultiheadAttention; call sa.nn.replace",
 }
 OTHERS = re.compile("Router|Gating|HyperConnection|MatchAssignment|InterestPoint")  # compute softmax and do not attend

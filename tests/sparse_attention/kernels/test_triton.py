@@ -98,8 +98,10 @@ def test_a_mapping_whose_kernel_does_not_start_is_computed_by_torch(monkeypatch)
             raise OSError("no compiler")
 
     monkeypatch.setattr(kernels, "given_up", {})
-    monkeypatch.setattr(kernels, "_load", lambda: [SimpleNamespace(simplex_forward=Broken(), SPARSEMAX=0)])
-    monkeypatch.setattr(kernels, "_of", kernels._of.__wrapped__)
+    monkeypatch.setattr(
+        kernels, "_load", lambda: [SimpleNamespace(simplex_forward=Broken(), weighted_backward=Broken(), SPARSEMAX=0)]
+    )
+    monkeypatch.setattr(kernels, "plan", kernels.plan.__wrapped__)
     monkeypatch.setattr(kernels, "_INTERPRETED", True)
     x = torch.randn(4, 9)
     with sa.kernels.use("triton"), pytest.raises(kernels.LaunchFailed, match="no compiler"):

@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repro.errors import ConfigError
+from repro.options import read
 from tasks.cells import classification
 from tasks.classification import encode as module
 from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, wordpunct, wordpunct_br
 from tasks.classification.options import Encode
-from tasks.config.options import OptionsError, read
 from tasks.data import DataError, DataSet
 from tasks.data.read.vectors import counted_vectors
 from tasks.data.records import Example
@@ -77,7 +78,7 @@ def test_too_few_pieces_and_wrong_options_are_refused_with_the_key(tmp_path):
     with pytest.raises(DataError, match="set encode") as error:
         encoded(tmp_path, subword="sentencepiece", vocab_size=4)
     assert (error.value.key, error.value.value) == ("encode.vocab_size", 4)
-    with pytest.raises(OptionsError) as error:
+    with pytest.raises(ConfigError) as error:
         read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
     assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))
 

@@ -6,11 +6,12 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
+from repro.errors import ConfigError
+from repro.options import plain, read
 from tasks.classification.models import imdb_bilstm, imdb_transformer, snli_attentive
 from tasks.classification.models.imdb_bilstm import DocumentCnn
 from tasks.classification.predict import collate, predict
 from tasks.config import models
-from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import EOS, PAD
 from tasks.layers import attention
 from tasks.layers.lstm import BiLstm
@@ -156,13 +157,13 @@ def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
 
 
 def test_options_that_do_not_fit_are_named_before_any_data():
-    with pytest.raises(OptionsError) as error:
+    with pytest.raises(ConfigError) as error:
         read(imdb_bilstm.Options, {"discrete": "fusedmx", "positions": "centre", "dropout": 1.0, "ridge": 0}, "model")
     for word in ("'fusedmax'?", "cell_centre", "model.dropout=1.0", "model.ridge=0"):
         assert word in str(error.value)
-    with pytest.raises(OptionsError, match="hidden_dim=6 must be even and a multiple of heads=4"):
+    with pytest.raises(ConfigError, match="hidden_dim=6 must be even and a multiple of heads=4"):
         read(imdb_transformer.Options, {"hidden_dim": 6, "heads": 4}, "model")
-    with pytest.raises(OptionsError, match="rbf=3, widths"):
+    with pytest.raises(ConfigError, match="rbf=3, widths"):
         read(imdb_bilstm.Options, {"rbf": 3, "widths": [0.1, 0.5]}, "model")
     model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
     assert "goes with a density only" in imdb_bilstm.problems({"model": model, "mapping": {"name": "sparsemax"}})[0]
@@ -183,7 +184,7 @@ def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch)
     model = build_model("mine", data, "sparsemax", **SELF)
     found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]
     assert model.vectors.dim == 6 and any((p == 0).any() for p in found)
-    with pytest.raises(OptionsError, match=r"head is unknown \(did you mean 'heads'"):
+    with pytest.raises(ConfigError, match=r"head is unknown \(did you mean 'heads'"):
         build_model("mine", data, "sparsemax", head=3)
-    with pytest.raises(OptionsError, match="did you mean 'mine'"):
+    with pytest.raises(ConfigError, match="did you mean 'mine'"):
         models.architecture("classification", "mines")

@@ -8,8 +8,8 @@ import sys
 import pytest
 from omegaconf import OmegaConf
 
+from repro.options import plain, read
 from tasks import data
-from tasks.config.options import plain, read
 from tasks.data import DataError, DataUnavailable, NullProgress, content_sha256
 from tasks.data.dataset import SPLITS
 from tasks.data.manifests import load_manifest
@@ -67,7 +67,7 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
 
 LOADER = """
 from dataclasses import dataclass
-from tasks.config.options import integer
+from repro.options import integer
 from tasks.data.dataset import Limited, make
 from tasks.data.records import Example
 KIND = "texts"

@@ -53,11 +53,11 @@ def test_a_broken_download_leaves_no_file_and_is_resumed(server, get, tmp_path):
     url = "http://127.0.0.1:9/data.bin"  # nothing listens there
     with pytest.raises(DataError, match="could not be fetched") as caught:
         download(url, tmp_path / "data.bin", NullProgress(), SHA, timeout=2)
-    assert url in caught.value.where
+    assert url in caught.value.why
     server.cut = 100_000
     with pytest.raises(DataError, match=r"data\.bin is truncated") as caught:
         get()
-    assert f"{len(BODY):,}" in caught.value.where and "100,000" in caught.value.where
+    assert f"{len(BODY):,}" in caught.value.why and "100,000" in caught.value.why
     assert not (tmp_path / "data.bin").exists()
     server.cut = None
     assert get() == BODY
@@ -84,7 +84,7 @@ def test_a_part_is_started_over_or_used_and_a_download_is_kept(server, get, part
 def test_wrong_content_is_refused_and_removed(get, tmp_path):
     with pytest.raises(DataError, match="damaged") as caught:
         get("0" * 64)
-    assert SHA in caught.value.where and "0" * 64 in caught.value.where
+    assert SHA in caught.value.why and "0" * 64 in caught.value.why
     assert not (tmp_path / "data.bin").exists() and not (tmp_path / "data.bin.part").exists()
     (tmp_path / "data.bin").write_bytes(BODY[:-1] + b"?")  # a damaged copy in the cache
     with pytest.raises(DataError, match="damaged") as caught:
@@ -115,7 +115,7 @@ def test_a_wheel_is_unpacked_once_and_its_hash_is_checked(index, tmp_path):
     good = hashlib.sha256(wheel.read_bytes()).hexdigest()
     with pytest.raises(DataError, match="not the wheel") as caught:
         fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256="f" * 64)
-    assert good in caught.value.where
+    assert good in caught.value.why
     assert not (tmp_path / "cache/wheels/toy-text-1.5").exists()
     folder = fetch_wheel("toy-text", "1.5", tmp_path / "cache", NullProgress(), sha256=good)
     assert (folder / "toy_text/data/rows.csv").read_text() == "a,b\n1,2\n"
@@ -195,7 +195,7 @@ def test_a_release_that_cannot_be_read_is_told(fake_apt, tmp_path, monkeypatch, 
     monkeypatch.setattr(apt_module, "KEYRING", tmp_path / ("keys" if keys else "none"))
     with pytest.raises(DataUnavailable) as caught:
         apt.update()
-    assert said in caught.value.where
+    assert said in caught.value.why
 
 
 def test_every_machine_reads_the_same_release_by_a_private_configuration_once(fake_apt, tmp_path, monkeypatch):

@@ -1,8 +1,10 @@
 """Files and entries of the cache appear whole or not at all; encoding by several processes gives the same bytes."""
 
 import errno
+import multiprocessing
 import os
 import random
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,7 +31,7 @@ def test_verify_names_file_expected_found_and_next_step(tmp_path, kind, content)
         verify(path, good, 3)
     assert "text.gz" in str(caught.value) and "fetch it again" in caught.value.next_step
     if kind == "damaged":
-        assert good in caught.value.where and sha256_of(path) in caught.value.where
+        assert good in caught.value.why and sha256_of(path) in caught.value.why
 
 
 def test_files_and_folders_are_published_whole_and_the_first_writer_of_a_folder_wins(tmp_path):
@@ -147,6 +149,25 @@ def test_an_entry_is_built_once_whole_or_not_at_all_and_another_key_is_another_e
     (other := tmp_path / "other").mkdir()
     write_meta(other, {"a": 1})
     assert read_meta(other) == {"a": 1, "files": {}}
+
+
+def test_workers_that_begin_together_encode_the_data_once(tmp_path):
+    def build(folder):
+        with (tmp_path / "built").open("a") as file:
+            file.write("once")
+        time.sleep(0.3)  # the others arrive
+        (folder / "a").write_text("1")
+        return {"facts": 2}
+
+    def worker():
+        assert read_meta(cached_folder(tmp_path, "set", 1, build, QUIET))["facts"] == 2
+
+    workers = [multiprocessing.get_context("fork").Process(target=worker) for _ in range(3)]
+    for one in workers:
+        one.start()
+    for one in workers:
+        one.join(60)
+    assert [one.exitcode for one in workers] == [0, 0, 0] and (tmp_path / "built").read_text() == "once"
 
 
 @pytest.mark.parametrize("damage", ["content", "missing file", "missing meta", "no json"])

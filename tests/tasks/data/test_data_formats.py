@@ -126,7 +126,7 @@ def test_a_truncated_mirror_file_and_a_mirror_that_is_not_set_are_named(tmp_path
     (tmp_path / name).write_bytes(whole[:90])
     with pytest.raises(DataError, match=r"val\.fr\.gz is truncated") as caught:
         opened("multi30k", mirror=str(tmp_path))
-    assert f"expected {len(whole)} bytes, got 90" in caught.value.where
+    assert f"expected {len(whole)} bytes, got 90" in caught.value.why
     with pytest.raises(DataError, match="mirror") as caught:
         opened("reuters21578")
     assert "data.mirror=FOLDER" in caught.value.next_step

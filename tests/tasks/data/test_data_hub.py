@@ -56,7 +56,7 @@ def test_a_corrupted_file_is_refused_and_removed_and_then_fetched(hub, opened, t
     setattr(hub, fault, 1)
     with refused(DataError, key="0000.parquet") as caught:
         opened("gigaword")
-    assert told in caught.value.where and not isinstance(caught.value, DataUnavailable)
+    assert told in caught.value.why and not isinstance(caught.value, DataUnavailable)
     assert not list(tmp_path.rglob("*.parquet")) and not list(tmp_path.rglob("*.part"))
     setattr(hub, fault, 0)
     hub.asked.clear()
@@ -72,7 +72,7 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     def told(value, cause, step):
         with refused(DataUnavailable, key="gigaword", value=value) as caught:
             opened("gigaword")
-        assert cause in caught.value.where and step in caught.value.next_step and "data.path" in caught.value.next_step
+        assert cause in caught.value.why and step in caught.value.next_step and "data.path" in caught.value.next_step
 
     hub.gated.add("Harvard/gigaword")
     told(403, "/datasets/Harvard/gigaword", "HF_TOKEN")
@@ -100,14 +100,14 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
     hub.repos["Harvard/gigaword"] = Files(files)
     with refused(DataUnavailable, says="HF_TOKEN") as caught:
         opened("gigaword")
-    assert "HTTP 403" in caught.value.where
+    assert "HTTP 403" in caught.value.why
 
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, tmp_path):
     del hub.repos["Harvard/gigaword"]["default/test/0000.parquet"]
     with refused(DataError, key="gigaword", value=["test (default/test/*.parquet)"]) as caught:
         opened("gigaword")
-    assert "default/train/0000.parquet" in caught.value.where and not isinstance(caught.value, DataUnavailable)
+    assert "default/train/0000.parquet" in caught.value.why and not isinstance(caught.value, DataUnavailable)
     for row, what in (
         ({"text": "a", "summary": "b"}, "has no document"),
         ({"document": "a", "summary": None}, "summary"),

@@ -94,7 +94,7 @@ def test_when_its_source_has_it_not_the_next_step_is_another(server, tmp_path):
     server.files.clear()
     with pytest.raises(DataUnavailable, match=r"imdb: aclImdb_v1") as caught:
         data.fetch("imdb", tmp_path)
-    assert "HTTP 404" in caught.value.where and "moved or was withdrawn" in caught.value.next_step
+    assert "HTTP 404" in caught.value.why and "moved or was withdrawn" in caught.value.next_step
     assert "make data-imdb" not in caught.value.next_step  # the command that failed
 
 

@@ -6,8 +6,6 @@ import bz2
 import csv
 import gzip
 import json
-import shlex
-import subprocess
 from types import SimpleNamespace
 
 import datasets
@@ -104,10 +102,8 @@ def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, 
     assert found == {tuple(row[key] for key in order) for row in rows} and min(map(len, splits.values())) > 1
 
 
-# as R writes a tsv file, as pandas does, and texts with quotes of their own
+# as pandas writes a tsv file, and texts with quotes of their own
 QUOTES = {
-    "R": ('"text"\t"label"', '"He said ""no"""\t{}', 'He said "no"'),
-    "numbers": ('"text"\t"label"', '"two words"\t{}', "two words"),
     "pandas": ("text\tlabel", '"He said ""no"""\t{}', 'He said "no"'),
     "plain": ("text\tlabel", '"Hello."\t{}', '"Hello."'),
     "mixed": ("text\tlabel", '"He said ""no"""\t{}\nsix" tall\t1', '"He said ""no"""'),
@@ -119,6 +115,9 @@ def test_cells_of_a_tsv_are_in_quotes_if_the_file_shows_it(tmp_path, head, line,
     (path := tmp_path / "a.tsv").write_text("\n".join([head, *(line.format(i) for i in range(60))]) + "\n")
     found = [row.cells for row in own.rows(path, ["text", "label"])]
     assert found[0] == (text, "0") and len(found) in (60, 120) and guess(str(path), {"text": "text", "label": "label"})
+    path.write_text('"text"\t"label"\n"two words"\t"a"\n')
+    with refused(DataError, key="a.tsv", line=1, says="save it as .csv"):
+        list(own.rows(path, ["text", "label"]))
 
 
 @pytest.mark.parametrize("layout", ["suffix", "tsv", "csv"])
@@ -147,8 +146,7 @@ def test_damaged_parquet_quotes_without_a_header_and_a_spreadsheet_are_refused(t
     with refused(DataError, key="a.tsv", line=1, says="add a header line"):
         opened("files", path=str(tmp_path / "a.tsv"))
     (path := tmp_path / "my data.xlsx").write_bytes(b"PK\x03\x04")
-    step = f"convert it: libreoffice --headless --convert-to csv '{path}'"
-    with refused(DataError, key="data.path", next_step=step):
+    with refused(DataError, key="data.path", says="save it in one of these formats"):
         opened("table", path=str(path))
 
 
@@ -288,39 +286,22 @@ def test_questions_about_images_by_split_and_by_one_list(tmp_path, opened):
             opened("images", path=str(folder))
 
 
-def test_the_command_that_joins_parts_of_the_hub_runs_as_printed(tmp_path, opened, monkeypatch):
-    rows = [{"text": sentence(i), "label": "ab"[i % 2]} for i in range(600)]
-    (tmp_path / "hub" / "data").mkdir(parents=True)
-    parts = {
-        "train-00000-of-00002": rows[:200],
-        "train-00001-of-00002": rows[200:500],
-        "test-00000-of-00001": rows[500:],
-    }
-    for name, part in parts.items():
-        datasets.Dataset.from_list(part).to_parquet(tmp_path / "hub" / "data" / f"{name}.parquet")
-    with pytest.raises(DataError, match="in parts") as caught:
-        opened("table", path=str(tmp_path / "hub"), text="text", label="label")
-    command, _, then = caught.value.next_step.removeprefix("join them: ").rpartition("; then data.path=")
-    monkeypatch.chdir(tmp_path)
-    exec(shlex.split(command)[-1], {})
-    found = opened("table", path=str(tmp_path / then), text="text", label="label").read(None)
-    assert len(found["train"]) + len(found["dev"]) == 500 and len(found["test"]) == 100
+def test_parts_of_the_hub_are_refused(tmp_path, opened):
+    rows = [{"text": sentence(i), "label": "ab"[i % 2]} for i in range(9)]
     hub, table = tmp_path / "hub", {"text": "text", "label": "label"}
-    (hub / "data").rename(hub / "en")
-    assert f"load_dataset('{hub}/en')" in own._in_parts(hub).next_step.replace("'\"'\"'", "'")
+    (hub / "en").mkdir(parents=True)
+    for name in ("train-00000-of-00002", "train-00001-of-00002"):
+        datasets.Dataset.from_list(rows).to_parquet(hub / "en" / f"{name}.parquet")
+    with refused(DataError, key="train-00000-of-00002.parquet", says="in parts"):
+        opened("table", path=str(hub), **table)
     (hub / "de" / "train").mkdir(parents=True)
     for name in ("0000", "0001"):
-        datasets.Dataset.from_list(rows[:300]).to_json(hub / "de" / "train" / f"{name}.jsonl")
-    with refused(DataError, says="name one: data.path=") as told:
+        datasets.Dataset.from_list(rows).to_json(hub / "de" / "train" / f"{name}.jsonl")
+    with refused(DataError, says=f"name one: data.path={hub}/de or data.path={hub}/en"):
         opened("table", path=str(hub), **table)
-    assert f"data.path={hub}/de or data.path={hub}/en" in str(told.value)
-    assert own._in_parts(hub / "de").next_step.endswith("data.path=de_joined/train.parquet")
-    (hub / "en" / "train-00000-of-00002.parquet").unlink()
-    with refused(DataError, says="1 of the 2 parts of train"):
-        opened("table", path=str(hub / "en"), **table)
 
 
-def test_hidden_files_are_ignored_further_ones_are_said_and_other_names_get_the_command(tmp_path, opened):
+def test_hidden_files_are_ignored_and_further_ones_are_said(tmp_path, opened):
     def noted():
         found = opened("table", path=str(folder), text="text", label="label")
         found.read(NullProgress())
@@ -337,7 +318,7 @@ def test_hidden_files_are_ignored_further_ones_are_said_and_other_names_get_the_
     assert "1 of 2 classes without an example in test: b" in said
     (folder / "train (1).csv").unlink()
     (folder / "dev.csv").rename(folder / "Development.csv")
-    with pytest.raises(DataUnavailable, match=r"mv -n Development\.csv dev\.csv"):
+    with pytest.raises(DataUnavailable, match=r"(?s)no file for dev.* holds Development\.csv"):
         noted()
     (folder / "Development.csv").rename(folder / ".dev.csv")
     assert "dev is a tenth of train" in noted()
@@ -347,7 +328,7 @@ SWALLOWED = [("text,label", "good {i},pos", 12, 2), ("source,target", "good {i},
 
 
 @pytest.mark.parametrize("head, row, last, lines", SWALLOWED)  # a label of the rows before; no labels, nine such lines
-def test_a_quote_that_swallows_rows_is_told_with_the_command_that_removes_it(tmp_path, head, row, last, lines):
+def test_a_quote_that_swallows_rows_is_refused(tmp_path, head, row, last, lines):
     path, columns = tmp_path / "own.csv", tuple(head.split(","))
     rows = [head, *(row.format(i=i) for i in range(2, 30))]
     opens, closes = [*rows], rows[last - 1].replace(",", '",', 1)
@@ -355,12 +336,9 @@ def test_a_quote_that_swallows_rows_is_told_with_the_command_that_removes_it(tmp
     path.write_text("\n".join([*opens[: last - 1], closes, *rows[last:]]))
     with refused(DataError, key="own.csv", line=10) as told:
         list(own.rows(path, columns))
-    assert abs(told.value.value - lines) <= 1
-    command = shlex.split(told.value.next_step.split("remove them: ")[1].split("; if it")[0])
-    subprocess.run(command, check=True)
-    assert command[0] == "sed" and len(list(own.rows(path, columns))) == 28
+    assert abs(told.value.value - lines) <= 1 and f"of line 10 and {last};" in told.value.next_step
     path.write_text("\n".join(opens))  # it is never closed
-    with refused(DataError, key="own.csv", line=10, says="sed -i '10s/\"//g' "):
+    with refused(DataError, key="own.csv", line=10, says="quotes of line 10;"):
         list(own.rows(path, columns))
     text = '"one, two\nthree\nfour, five\nsix\nseven",' + rows[2].partition(",")[2]  # two of its lines have two cells
     path.write_text("\n".join([*rows, text]))
@@ -379,17 +357,10 @@ def test_json_lines_in_a_json_file_are_read(tmp_path):
     (tmp_path / "a.json").write_text("\n".join([*lines, "{"]))
     with pytest.raises(DataError, match=r"a\.json, line 4"):
         list(own.rows(tmp_path / "a.json", ("a",)))
-    wrong = {
-        "{\n}\n{\n}\n": "jq -c .",
-        '{"data": [{"a": 1}]}': "['data']",
-        '{"a": {"0": 1}}': "pandas.read_json",
-        '{"a": 1}': "one record",
-    }
-    for text, step in wrong.items():
+    for text in ("{\n}\n{\n}\n", '{"a": 1}'):
         (tmp_path / "a.json").write_text(text)
-        with pytest.raises(DataError) as caught:
+        with refused(DataError, key="a.json", says="jsonl"):
             list(own.rows(tmp_path / "a.json", ("a",)))
-        assert step in caught.value.next_step.replace("'\"'\"'", "'")
     (tmp_path / "a.jsonl").write_text('[{"a": 1}]')
     with pytest.raises(DataError, match=r"rename the file to \.json"):
         list(own.rows(tmp_path / "a.jsonl", ("a",)))

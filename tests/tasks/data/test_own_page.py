@@ -1,4 +1,4 @@
-"""Every command of docs/guides/own_data.md is run, on small files such as the page describes, with the smallest models."""
+"""Every command of docs/start/my_data.md is run, on small files such as the page describes, with the smallest models."""
 
 import csv
 import json
@@ -17,11 +17,11 @@ from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from repro import cell as cells
+from repro.errors import ConfigError
 from repro.results import records
 from repro.store import Store
 from repro.tables import compare, runs
 from tasks import use
-from tasks.config.options import ConfigError
 from tasks.data import NullProgress
 from tasks.data.read.guess import guess
 from tasks.use.scoring import one_by_one
@@ -82,7 +82,7 @@ def write(folder, rng: random.Random) -> None:
 
 @pytest.fixture(scope="module")
 def commands(root):
-    page = (root / "docs" / "guides" / "own_data.md").read_text(encoding="utf-8")
+    page = (root / "docs" / "start" / "my_data.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```sh\n(.*?)^```$", page, re.M | re.S)
     found = [shlex.split(line) for block in blocks for line in block.splitlines()]
     assert len(found) == 14 and all(words[0] == "python" for words in found)

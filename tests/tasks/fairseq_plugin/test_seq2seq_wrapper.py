@@ -13,8 +13,9 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
+from repro.errors import ConfigError
+from repro.options import choice, flag, integer, listing, number, plain, read, text
 from tasks.config import models
-from tasks.config.options import REQUIRED, OptionsError, choice, flag, integer, listing, number, plain, read, text
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin import architectures
@@ -174,7 +175,7 @@ class Everything:
     kind: str = choice("a", "a", "b")
     most: int | None = integer(None, optional=True)
     strides: list = listing([1, 2], integer(low=1))
-    label: str = text(REQUIRED)
+    label: str = text()
 
 
 def test_the_command_line_sets_every_option_and_values_survive_fairseqs_configuration():
@@ -186,7 +187,7 @@ def test_the_command_line_sets_every_option_and_values_survive_fairseqs_configur
     numbers = {"size": 5, "rate": 0.25, "most": 7, "strides": [3]}
     assert plain(read(Everything, found, "")) == numbers | {"on": False, "off": True, "kind": "b", "label": "x"}
     unset = values_of(made.from_namespace(parser.parse_args([])), Everything)
-    with pytest.raises(OptionsError, match=r"model\.label must be set"):
+    with pytest.raises(ConfigError, match=r"model\.label must be set"):
         read(Everything, unset, "model")
     values = plain(Everything(size=9, on=False, most=None, strides=[4, 5], label="y"))
     assert unset == {k: v for k, v in plain(Everything()).items() if k != "label"}

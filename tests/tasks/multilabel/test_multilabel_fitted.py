@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from repro.errors import ConfigError
+from repro.options import plain, read
 from repro.protocol import parameters
 from tasks.cells import multilabel as cells
 from tasks.config import models
-from tasks.config.options import OptionsError, plain, read
 from tasks.data import DataError, DataSet
 from tasks.data.records import Labelled
 from tasks.data.sets import synthetic
@@ -119,7 +120,7 @@ def test_a_bad_pair_or_grid_is_refused_before_any_fit():
         ({"loss": "hinges", "tune": tune | {"folds": 1}}, ("did you mean 'hinge'", "task.tune.folds=1")),
         ({"tune": tune}, ("from large to small", "sparsegen_lin")),
     ):
-        with pytest.raises(OptionsError) as error:
+        with pytest.raises(ConfigError) as error:
             task(**more)
         assert all(word in str(error.value) for word in said)
     assert models.problems({"name": "continuous_softmax"}, PLACES)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from tasks.config.options import read
+from repro.options import read
 from tasks.data.dataset import DataSet, content_sha256
 from tasks.data.records import Pair
 from tasks.data.symbols import FIRST, PAD

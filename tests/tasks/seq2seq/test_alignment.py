@@ -10,8 +10,8 @@ import pytest
 import torch
 from scipy.special import digamma
 
+from repro.options import read
 from sparse_attention.quality import alignment_error_rate
-from tasks.config.options import read
 from tasks.data import NullProgress, open_data
 from tasks.data.errors import DataError
 from tasks.data.symbols import EOS, PAD

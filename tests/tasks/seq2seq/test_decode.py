@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from repro.options import read
 from tasks.commands import attending
 from tasks.commands.attending import Finished
-from tasks.config.options import read
 from tasks.data.progress import untold
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, UNK

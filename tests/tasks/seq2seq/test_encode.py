@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tasks.config.options import OptionsError, read
+from repro.errors import ConfigError
+from repro.options import read
 from tasks.data import DataError, NullProgress, pieces
 from tasks.data.symbols import FIRST, SPECIAL, UNK
 from tasks.seq2seq import encode as module
@@ -243,9 +244,9 @@ def test_long_and_empty_pairs_are_left_out_test_pairs_never(dataset, tmp_path):
 
 
 def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
-    with pytest.raises(OptionsError, match=r"encode\.vocab_size must be set: bpe"):
+    with pytest.raises(ConfigError, match=r"encode\.vocab_size must be set: bpe"):
         options(subword="bpe")
-    with pytest.raises(OptionsError, match=r"encode\.subword=bpe cannot be learned from raw text"):
+    with pytest.raises(ConfigError, match=r"encode\.subword=bpe cannot be learned from raw text"):
         options(tokenizer="raw", subword="bpe")
     with pytest.raises(DataError, match=r"(?s)encode\.vocab_size=5 is too small.*BPE") as error:
         encode(little, tmp_path, subword="bpe", vocab_size=5)
@@ -254,7 +255,7 @@ def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
     assert encode(little, tmp_path / "least", subword="bpe", vocab_size=least).sizes[0] <= least + FIRST
     with pytest.raises(DataError, match="too small"):
         encode(little, tmp_path, subword="bpe", vocab_size=least - 1)
-    with pytest.raises(DataError, match="little has no training pairs"):
+    with pytest.raises(DataError, match="little has no train pairs"):
         encode(dataset(dev=DEV), tmp_path)
     with pytest.raises(DataError, match="not a folder of encoded pairs"):
         module.open_encoded(tmp_path)

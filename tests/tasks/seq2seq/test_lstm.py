@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
+from repro.errors import ConfigError
+from repro.options import read
 from tasks.config.models import problems
-from tasks.config.options import OptionsError, read
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm, transformer
 
@@ -97,7 +98,7 @@ def test_the_mappings_own_parameter_is_left_as_it_is():
 
 def test_options_that_cannot_be_together_and_mappings_without_a_place_are_told():
     wrong = {"hidden_dim": 7, "embed_dim": 6, "bidirectional": True, "residual": True, "share_embeddings": True}
-    with pytest.raises(OptionsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(lstm.Options, wrong, "model")
     for part in ("model.hidden_dim=7 must be even", "model.residual=true needs", "model.share_embeddings=true needs"):
         assert any(problem.startswith(part) for problem in caught.value.problems)

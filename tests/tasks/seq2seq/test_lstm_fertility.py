@@ -8,9 +8,9 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from repro.options import read
 from tasks.config.models import build as built
 from tasks.config.models import problems
-from tasks.config.options import read
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import FIRST, PAD
 from tasks.fairseq_plugin.fertility import Tags

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from tasks.config.options import read
+from repro.options import read
 from tasks.data.symbols import EOS, PAD
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search

@@ -11,8 +11,8 @@ import torch
 from rouge_score.rouge_scorer import RougeScorer
 
 from repro.files import sealed
+from repro.options import read
 from repro.statistics import corpus_bleu, noise_of
-from tasks.config.options import read
 from tasks.data import NullProgress
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, UNK

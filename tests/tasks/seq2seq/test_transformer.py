@@ -8,8 +8,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import sparse_attention as sa
+from repro.errors import ConfigError
+from repro.options import read
 from tasks.config import models
-from tasks.config.options import OptionsError, read
 from tasks.data.symbols import FIRST, PAD
 from tasks.layers import attention
 from tasks.seq2seq.models import transformer
@@ -165,7 +166,7 @@ def test_shared_matrices(transform):
 
 def test_options_that_cannot_be_together_are_told_at_once():
     wrong = {"hidden_dim": 9, "heads": 2, "share_embeddings": True, "share_output": False}
-    with pytest.raises(OptionsError) as caught:
+    with pytest.raises(ConfigError) as caught:
         read(transformer.Options, wrong, "model")
     for part in ("hidden_dim=9 must be even and a multiple of heads=2", "share_output=false is not"):
         assert any(problem.startswith(f"model.{part}") for problem in caught.value.problems)

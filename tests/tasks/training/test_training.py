@@ -20,9 +20,9 @@ import torch
 from sacrebleu.metrics import BLEU
 
 from repro import cell as cells
+from repro.options import read
 from repro.store import Store
 from tasks.cells.seq2seq import load
-from tasks.config.options import read
 from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import decode

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import sparse_attention as sa
+from repro.errors import ConfigError
+from repro.options import plain, read
 from tasks.config.models import mappings_at, problems
-from tasks.config.options import OptionsError, plain, read
 from tasks.data.symbols import FIRST, PAD
 from tasks.layers.words import density_alpha
 from tasks.vqa.encode import ImageSpec
@@ -131,7 +132,7 @@ def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
         ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
         ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
     ):
-        with pytest.raises(OptionsError) as caught:
+        with pytest.raises(ConfigError) as caught:
             read(Options, TINY | wrong, "model")
         assert len(caught.value.problems) == count and all(word in str(caught.value) for word in named)
     assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")

@@ -8,10 +8,10 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
+from repro.options import read
 from repro.protocol import Evaluation
 from repro.store import Store
 from tasks.config.models import mappings_at
-from tasks.config.options import read
 from tasks.data import DataUnavailable
 from tasks.draw import images
 from tasks.vqa import metrics

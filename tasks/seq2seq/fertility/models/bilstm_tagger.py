@@ -5,8 +5,9 @@ from typing import Any
 
 from torch import nn
 
+from repro.options import flag, integer, number
+from tasks.config.files import defaults
 from tasks.config.models import Place
-from tasks.config.options import defaults, flag, integer, number
 from tasks.layers.lstm import Tagger
 
 PLACES: dict[str, Place] = {}
