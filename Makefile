@@ -48,9 +48,9 @@ figure-%: setup ## draw a figure of a paper from finished cells (figure-niculae2
 figures: setup ## list the figures that can be drawn from finished cells
 	@$(RUN)/figures.py --help
 properties-table: setup ## Table 1 of Laha et al. 2018: each property of each mapping, checked numerically
-	@$(RUN)/properties_table.py $(ARGS)
+	@$(RUN)/figures.py properties $(ARGS)
 paper-figures: setup ## draw the papers' figures that need no data into docs/results/figures (SVG, CSV)
-	@$(RUN)/paper_figures.py $(ARGS)
+	@$(RUN)/figures.py $(or $(ARGS),functions)
 results: setup ## write the tables and pages of docs/results again from their records; rejects records that contradict their examples
 	@$(RUN)/results.py $(ARGS)
 demo: setup ## the quickest look, in three minutes: three translation models, what their attention does, a picture, a report
@@ -62,15 +62,15 @@ data: setup ## list the data sets; make data-imdb fetches one, ARGS='verify imdb
 data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
 claims: setup ## test the papers' claims on the records of docs/results (docs/claims.md)
-	@$(RUN)/claims.py $(ARGS)
+	@$(RUN)/results.py --claims $(ARGS)
 bench: developer ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md; ARGS=--check compares with benchmarks/gate.json
-	@$(RUN)/bench.py $(ARGS)
+	@$(RUN)/bench.py mappings $(ARGS)
 bench-attention: developer ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
-	@$(RUN)/bench_attention.py $(ARGS)
+	@$(RUN)/bench.py attention $(ARGS)
 bench-lm: developer ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
-	@$(RUN)/language_model.py $(ARGS)
+	@$(RUN)/bench.py language_model $(ARGS)
 bench-training: developer ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
-	@$(RUN)/bench_training.py $(ARGS)
+	@$(RUN)/bench.py training $(ARGS)
 bench-host: developer ## time what a GPU call costs the host, without a GPU (docs/reference/gpu.md); ARGS='--against FOLDER' compares with another checkout
 	@$(BIN)/python benchmarks/host.py $(ARGS)
 gpu-wheels: developer ## collect in WHEELS (default wheels) the packages that test-gpu needs on a machine with torch and without a network
@@ -80,7 +80,7 @@ docs: developer ## build the documentation site into build/site and test it; a d
 	@SITE=build/site $(BIN)/python -m pytest -q -m "slow or not slow" tests/test_site.py
 	@echo "the site: build/site/index.html"
 pages: developer ## write the gallery of mappings, the type stubs and the list in the docstring of the package from the code
-	@$(RUN)/pages.py
+	@$(BIN)/python -m tasks.commands.mapping_pages
 
 ##                tests
 test: developer ## the tests except the slow ones, each file in one worker, the longest files first
@@ -119,7 +119,7 @@ setup: ## build or repair .venv with what running needs (3 minutes, 6.6 GB); TOR
 developer: ## the same, with what tests, lint, types and docs need besides; these targets run it by themselves
 	@$(SETUP) dev
 lock: developer ## write the locks: every package with version and hashes, for every platform; ARGS=--upgrade
-	@$(RUN)/lock.py $(ARGS)
+	@$(RUN)/setup.py lock $(ARGS)
 clean: ## remove the environment and caches; keep finished cells (outputs/) and downloads (data/cache)
 	rm -rf .venv build *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

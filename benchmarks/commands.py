@@ -1,22 +1,28 @@
-"""The commands of the benchmark scripts: measure, print a page or a section, and write it unless the output is `-`."""
+"""What `scripts/bench.py` does: measure, print a page or a section, and write it unless the output is `-`."""
 
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import torch
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = str(DOCS / "reference" / "benchmarks.md")
+DATA = os.environ.get("SPARSE_ATTENTION_DATA", "data/cache")
 
-from benchmarks import pages
 
-Names = Sequence[str]
+def _torch(threads: int = 1) -> Any:
+    os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is imported
+    import torch
+
+    torch.set_num_threads(threads)
+    return torch
 
 
 def _say(line: str) -> None:
@@ -35,15 +41,27 @@ def _old(output: str, without: str = "") -> str:
     return Path(output).read_text() if Path(output).is_file() else without
 
 
-def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: bool, output: str) -> None:
-    """`scripts/bench.py`: time the mappings. Raises ValueError if `only` matches no mapping."""
+def mappings(
+    *,
+    only: str = "",
+    shapes: str = "",
+    seconds: float = 2.0,
+    threads: int = 1,
+    no_peers: bool = False,
+    output: str = PAGE,
+    check: bool = False,
+    record: bool = False,
+) -> int:
+    """Time the mappings, or check them (`gate.run`). Raises ValueError if `only` matches no mapping."""
+    torch = _torch(threads)
     import sparse_attention as sa
     from benchmarks import continuous as densities
+    from benchmarks import gate, pages, table
     from benchmarks import structured as structures
-    from benchmarks import table
     from benchmarks.peers import peers, versions
 
-    torch.set_num_threads(threads)
+    if check or record:
+        return gate.run(only.split(","), seconds, record)
     table.keep_freed_memory()
     sizes: Any = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else table.SHAPES
     wanted = tuple(only.split(","))  # "" matches every label
@@ -62,7 +80,7 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     rows = []
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case.label}")
-        rows += table.measure(case, sizes, seconds, peers(case.label) if with_peers else {})
+        rows += table.measure(case, sizes, seconds, {} if no_peers else peers(case.label))
     cuda = table.device() == "cuda"
     made = {"machine": torch.cuda.get_device_name() if cuda else "", "python": platform.python_version()}
     page = pages.page("table", rows=rows, shapes=sizes, versions=versions(), kernels=kernels, **made)
@@ -76,20 +94,28 @@ def mappings(only: str, shapes: str, seconds: float, threads: int, with_peers: b
     # the sections under these headings are written by the other two commands
     kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", _old(output), re.S)
     _written(page, page + (kept[0] if kept else ""), output)
+    return 0
 
 
 def attention(
-    positions: Sequence[int], seconds: float, memory: bool, decoding: bool, trained: Path, output: str
+    *,
+    n: list[int] = (),
+    seconds: float = 2.0,
+    no_memory: bool = False,
+    no_decoding: bool = False,
+    trained: Path = Path(DATA, "language_model"),
+    output: str = PAGE,
 ) -> None:
-    """`scripts/bench_attention.py`: time attention. Raises ValueError if no case has one of `positions`."""
+    """Time attention. Raises ValueError if no case has one of the `n` positions."""
+    _torch()
     import sparse_attention as sa
     from benchmarks import attention as bench
     from benchmarks import decoding as decode
+    from benchmarks import pages
 
-    torch.set_num_threads(1)
-    cases = [case for case in bench.ATTENTION_CASES if not positions or case.n in positions]
+    cases = [case for case in bench.ATTENTION_CASES if not n or case.n in n]
     if not cases:
-        raise ValueError(f"--n {' '.join(map(str, positions))} matches no case; there are 512, 1024, 4096, 8192")
+        raise ValueError(f"--n {' '.join(map(str, n))} matches no case; there are 512, 1024, 4096, 8192")
     rows = []
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case}")
@@ -98,21 +124,30 @@ def attention(
         if (file := trained / f"{mapping}_qkv.pt").exists():
             rows += bench.measure_trained(file, mapping, seconds)
     kernels = sa.kernels.backend("native").instruction_set()
-    page = pages.page("attention", rows=rows, memory=bench.measure_memory(cases) if memory else {}, kernels=kernels)
-    if decoding:
+    memory = {} if no_memory else bench.measure_memory(cases)
+    page = pages.page("attention", rows=rows, memory=memory, kernels=kernels)
+    if not no_decoding:
         page += "\n" + pages.page("decoding", rows=decode.measure_decoding(decode.DECODING_CASES, seconds))
     _written(page, bench.with_section(_old(output, "# Benchmarks\n"), page), output)
 
 
 def training(
-    models: Names, mappings: Names, turns: int, device: str, threads: int, words: int, batch: int, output: str
+    *,
+    models: list[str] = (),
+    mappings: list[str] = (),
+    turns: int = 40,
+    device: Literal["cpu", "cuda"] = "cpu",
+    threads: int = 1,
+    words: int = 2000,
+    batch: int = 32,
+    output: str = PAGE,
 ) -> None:
-    """`scripts/bench_training.py`: time training and search. Raises ValueError for unknown models or mappings."""
+    """Time training and search. Raises ValueError for unknown models or mappings."""
+    _torch(threads)
     import tasks.fairseq_plugin  # noqa: F401  registers the models
     from benchmarks import throughput
     from repro.store import provenance
 
-    torch.set_num_threads(threads)
     known = throughput.names()
     wanted, chosen = mappings or known, models or list(throughput.MODELS)
     if unknown := [m for m in wanted if m not in known] + [m for m in chosen if m not in throughput.MODELS]:
@@ -129,26 +164,41 @@ def training(
     _written(section, throughput.with_section(_old(output, "# Benchmarks\n"), section), output)
 
 
-def documents(words: int, batch: int, seconds: float, mappings: Names, output: str) -> None:
-    """`scripts/bench_documents.py`: time training steps of a classifier over documents."""
+def documents(
+    *,
+    words: int = 400,
+    batch: int = 16,
+    seconds: float = 60.0,
+    mappings: list[str] = (),
+    output: str = str(DOCS / "reference" / "documents.md"),
+) -> None:
+    """Time training steps of a classifier over documents."""
+    _torch()
     from benchmarks import attention as bench
 
-    torch.set_num_threads(1)
     sizes, others = bench.Documents(words, batch), (m for m in mappings or bench.fused_names() if m != "softmax")
     page = bench.documents_page(bench.measure_documents(sizes, seconds, ["softmax", *others]), sizes, seconds)
     _written(page, page, output)
 
 
-def language_model(only: Sequence[str], page: bool, seconds: float, turns: int, root: str, output: Path) -> None:
-    """`scripts/language_model.py`: train the rows, measure, and write the page.
+def language_model(
+    *,
+    only: list[str] = (),
+    page: bool = False,
+    seconds: float = 600,
+    turns: int = 5,
+    root: str = DATA,
+    output: Path = DOCS / "results",
+) -> None:
+    """Train the rows, measure, and write the page.
 
     Raises:
         ValueError: a row is unknown.
         DataError: the data are unavailable.
     """
+    _torch()
     from benchmarks.language_model import data, measure, training
 
-    torch.set_num_threads(1)
     if unknown := set(only) - set(training.MAPPINGS):
         raise ValueError(f"unknown row {', '.join(sorted(unknown))}; there are {', '.join(training.MAPPINGS)}")
     folder = Path(root) / "language_model"
@@ -160,6 +210,6 @@ def language_model(only: Sequence[str], page: bool, seconds: float, turns: int, 
         training.keep_tensors(model, dev, options, folder)
         (folder / f"{name}.json").write_text(json.dumps(asdict(record)))
     if only and not page:
-        print("Next: python scripts/language_model.py --page")
+        print("Next: python scripts/bench.py language_model --page")
     else:
         print(f"Written to {measure.write(folder, dev, turns, output)}")

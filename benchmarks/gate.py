@@ -118,7 +118,7 @@ def smallest(committed: Mapping[str, float], measured: Callable[[str], float]) -
 
 
 def run(only: Sequence[str], seconds: float, record: bool) -> int:
-    """`scripts/bench.py --check`: check the cases whose names start with one of `only`; the exit status.
+    """`scripts/bench.py mappings --check`: check the cases whose names start with one of `only`; the exit status.
 
     With `record`, their ratios are written to FILE first. Raises ValueError if some are missing, or `only` matches no case.
     """

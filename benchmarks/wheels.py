@@ -17,7 +17,7 @@ from pathlib import Path
 # Packages that the tests, training and its tables import; the packages required by these are added.
 ROOTS = "pytest fairseq-fixed bitarray regex tqdm hydra-core omegaconf numpy scipy scikit-learn sacrebleu".split()
 ROOTS += "rouge-score sacremoses subword-nmt sentencepiece safetensors jinja2 matplotlib rich pillow".split()
-ROOTS += ["pydantic", "pyyaml", "entmax"]
+ROOTS += ["pandas", "pydantic", "pyyaml", "entmax"]
 PEERS = {"adasplash": "0.2.2"}  # only timed next to ours on a GPU; not installed here
 THERE = re.compile(r"torch|torchaudio|torchvision|triton|nvidia-.*|cuda-.*")  # installed with the machine's torch
 PLATFORMS = [f"manylinux_2_{n}_x86_64" for n in (5, 12, 17, 24, 26, 27, 28)]

@@ -97,7 +97,7 @@ def api() -> str:
     for module in map(importlib.import_module, [f"sparse_attention.{name}" for name in MODULES]):
         inside = {name: getattr(module, name) for name in getattr(module, "__all__", vars(module))}
         found += [
-            (f"{thing.__module__}.{name}", f"{module.__name__.partition('.')[2]}.{name}", thing)
+            (_anchor(f"{module.__name__}.{name}", thing), f"{module.__name__.partition('.')[2]}.{name}", thing)
             for name, thing in inside.items()
             if inspect.isfunction(thing) and not name.startswith("_") and thing not in (one[2] for one in found)
         ]
@@ -107,7 +107,13 @@ def api() -> str:
     for module in MODULES:
         name = f"sparse_attention.{module}"
         told += ["", f"## {name}", "", f"::: {name}", "    options: {show_root_heading: false}"]
+        told += ["", *(f"::: {anchor}" for anchor, *_ in found if re.fullmatch(rf"{name}\.(\w+)\.\1", anchor))]
     return "\n".join(told) + "\n"
+
+
+def _anchor(name: str, thing: Any) -> str:
+    """The anchor of a function; a module hides the function of its own name, which gets an anchor inside of it."""
+    return f"{name}.{thing.__name__}" if thing.__module__ == name else name
 
 
 def _returned(name: str, thing: Any) -> str:

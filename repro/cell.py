@@ -315,8 +315,7 @@ def admit(folder: Path, cell: Cell, named: Sequence[str]) -> Cell:
     if lost := [plugin for plugin, wanted in asked.items() if wanted not in given]:
         why = f"{', '.join(named)} is absent or not as in the training" if named else "the command does not name it"
         step = f"read the file, then name it:{plugins.naming(list(asked))}"
-        said = f"{folder} needs {', '.join(lost)}, not run because {why}; {step}"
-        raise StoreError(said)
+        raise StoreError(f"{folder} needs {', '.join(lost)}, not run because {why}; {step}")
     if other := [file for sha256, file in given.items() if sha256 not in asked.values()]:
         step = f"leave plugins={','.join(other)} out"
         raise StoreError(f"{folder} was trained without {', '.join(other)}; {step}")

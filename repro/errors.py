@@ -1,5 +1,6 @@
 """Errors whose message is for the user, and the words they share. Needs only Python's standard library."""
 
+import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -37,10 +38,8 @@ class StoreError(Refused, RuntimeError):
 
 def nearest(word: Any, known: Iterable[str]) -> str:
     """The known word that is most similar to `word`, or ends with `_word` or `.word`; empty if there is none."""
-    from difflib import get_close_matches
-
     known, word = list(known), word[:100] if isinstance(word, str) else ""
-    close = get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word, known, n=1)
     return next(iter(close or [k for k in known if word and k.endswith((f"_{word}", f".{word}"))]), "")
 
 
@@ -54,8 +53,3 @@ def short(value: Any) -> str:
     """A value as shown in messages, cut to 200 characters."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}... ({len(text)} characters)"
-
-
-def Problem(sentence: str, *_: Any, **__: Any) -> str:
-    """The sentence; goes with its last caller."""
-    return sentence

@@ -9,7 +9,7 @@
 
 A field without one of the functions below accepts what its type says: text, numbers, bool, a mapping, a tuple of these, or
 another dataclass. For rules that involve several fields, a class may define `problems(self) -> list[str]`, which is called
-once every field is valid by itself. pydantic takes a tenth of a second to import, so this happens when a value is read.
+once every field is valid by itself.
 """
 
 import dataclasses
@@ -17,16 +17,16 @@ import types
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import lru_cache
-from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from repro.errors import ConfigError, near, short
+from repro.errors import ConfigError, near
 
 Options = TypeVar("Options")
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Kind:
     """The values that a field accepts.
 
@@ -45,25 +45,15 @@ class Kind:
     items: "Kind | None" = None
     check: Callable[[Any], Any] | None = None
 
-    def annotation(self) -> Any:
-        """The type as pydantic reads it."""
-        from pydantic import BeforeValidator, Field, PlainValidator
+    def parts(self) -> "dict[str, Kind]":
+        """The kinds of the fields of a dataclass."""
+        plain = [one for one in fields(self.type) if "kind" not in one.metadata]
+        hints = get_type_hints(self.type) if plain else {}
+        return {one.name: one.metadata.get("kind") or kind_of(hints[one.name]) for one in fields(self.type)}
 
-        hint: Any = Annotated[self.type, Field(**self.rules)]
-        if self.check:
-            hint = Annotated[Any, PlainValidator(self.check)]
-        elif self.items:
-            item = self.items.annotation()
-            several = tuple[item, ...] if self.type is tuple else list[item]  # type: ignore[valid-type]
-            hint = Annotated[several, Field(strict=False, **self.rules), BeforeValidator(_flat)]
-        elif is_dataclass(self.type):
-            hint = _form(self.type)
-        return hint | None if self.optional else hint
-
-
-def _flat(value: Any) -> Any:
-    """A list with the items of the lists in it: YAML puts the list of an anchor into another list."""
-    return [v for one in value for v in (one if isinstance(one, list) else [one])] if isinstance(value, list) else value
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of a dataclass, by field."""
+        return {one.name: default_of(one) for one in fields(self.type) if default_of(one) is not MISSING}
 
 
 def _field(kind: Kind) -> Any:
@@ -149,63 +139,26 @@ def record(help: str = "") -> Any:
 
 def node(cls: type) -> Any:
     """Nested options of the class `cls`."""
-    return _field(_kind(cls))
+    return _field(kind_of(cls))
 
 
-def _kind(hint: Any) -> Kind:
+@lru_cache(512)
+def kind_of(hint: Any) -> Kind:
     """What a field of a type accepts if the field says no more."""
     inner, origin = get_args(hint), get_origin(hint) or hint
     if origin is types.UnionType:
-        return dataclasses.replace(_kind(inner[0]), optional=True)
+        return dataclasses.replace(kind_of(inner[0]), optional=True)
     if origin is tuple:
-        return Kind(tuple, "must be a list", items=_kind(inner[0]))
+        return Kind(tuple, "must be a list", items=kind_of(inner[0]))
     if is_dataclass(hint):
         return Kind(hint, f"must be a mapping of {', '.join(one.name for one in fields(hint))}")
     hint = dict if origin is Mapping else hint
     return Kind(hint, f"must be {WORDS[hint]}")
 
 
-@lru_cache(512)
-def kinds(cls: Any) -> dict[str, Kind]:
-    """The fields of a class by name."""
-    plain = [one for one in fields(cls) if "kind" not in one.metadata]
-    hints = get_type_hints(cls) if plain else {}
-    return {one.name: one.metadata.get("kind") or _kind(hints[one.name]) for one in fields(cls)}
-
-
-@lru_cache(512)
-def _form(cls: Any) -> Any:
-    """A class as pydantic reads it: a dict with these keys, of which an instance is made."""
-    from pydantic import AfterValidator, BeforeValidator
-    from typing_extensions import TypedDict
-
-    def filled(values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        made = {one.name: default_of(one) for one in fields(cls) if default_of(one) is not MISSING}
-        return {key: value for key, value in (made | dict(values)).items() if value != "???"}
-
-    def made(values: dict[str, Any]) -> Any:
-        one = cls(**values)
-        if hasattr(one, "problems") and (problems := one.problems()):
-            raise ValueError(*problems)
-        return one
-
-    checked: Any = TypedDict(cls.__name__, {name: kind.annotation() for name, kind in kinds(cls).items()})  # type: ignore[misc]
-    checked.__pydantic_config__ = {"strict": True, "extra": "forbid"}
-    return Annotated[checked, BeforeValidator(filled), AfterValidator(made)]
-
-
 def default_of(field: dataclasses.Field) -> Any:
     """The default of a field, or MISSING."""
     return field.default if field.default_factory is MISSING else field.default_factory()
-
-
-@lru_cache(512)
-def _adapter(cls: Any) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(_form(cls))
 
 
 def read(cls: type[Options], values: Any, name: str = "") -> Options:
@@ -216,38 +169,9 @@ def read(cls: type[Options], values: Any, name: str = "") -> Options:
 
     Raises ConfigError if there are unknown keys or invalid values; the message lists all of them.
     """
-    from pydantic import ValidationError
+    from repro.validation import validated  # pydantic takes a tenth of a second to import
 
-    try:
-        return _adapter(cls).validate_python(values)  # type: ignore[no-any-return]
-    except ValidationError as error:
-        raise ConfigError([said for one in error.errors() for said in _told(cls, values, name, one)]) from None
-
-
-def _told(cls: Any, values: Any, key: str, error: Mapping[str, Any]) -> list[str]:
-    """One of pydantic's errors as sentences with the key, the value and what is allowed."""
-    kind, value, within, steps = _kind(cls), values, "", list(error["loc"])
-    for i, step in enumerate(steps):
-        prefix = f"{key}." if key else ""
-        if kind.items:
-            kind, whole, value = kind.items, value, _flat(value)[step]
-            if is_dataclass(kind.type) and (i + 1 < len(steps) or error["type"] == "value_error"):
-                key = f"{prefix}{value.get('key') or value.get('label') or step + 1}"
-            else:
-                within = f"={short(whole)} has {short(value)} at place {step + 1}, which"
-            continue
-        known = kinds(kind.type) if is_dataclass(kind.type) else {}
-        if step not in known and known:
-            return [f"{prefix}{step} is unknown{near(step, known)}; allowed: {', '.join(known)}"]
-        if not known:  # a name in a record that is no word
-            return [f"{key}={short(value)} has {short(step)} as a name, which must be a word"]
-        kind, key, value = known[step], f"{prefix}{step}", value.get(step) if isinstance(value, Mapping) else None
-    if error["type"] == "missing":
-        return [f"{key} must be set" + f": {kind.help}" * bool(kind.help)]
-    if is_dataclass(kind.type) and error["type"] == "value_error":
-        return [f"{key}.{one}" if key else one for one in error["ctx"]["error"].args]
-    must = str(error["ctx"]["error"]) if error["type"] == "value_error" else kind.must
-    return [f"{key}{within or f'={short(value)}'} {must}{' or null' * kind.optional}"]
+    return validated(kind_of(cls), values, name)  # type: ignore[arg-type, no-any-return]
 
 
 def read_each(classes: Mapping[str, type], values: Mapping[str, Any], name: str) -> dict[str, dict[str, Any]]:

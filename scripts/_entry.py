@@ -1,4 +1,4 @@
-"""Common start of all scripts: set the import path and one thread per library; import the command-line grammar."""
+"""Common start of all scripts: set the import path and one thread per library; import the reader of command lines."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def absent(kind: type[BaseException], error: BaseException, trace: object) -> No
 
 sys.excepthook = absent
 
-from tasks.commands.entry import command  # noqa: E402
+from tasks.commands.entry import command, commands  # noqa: E402
 
-__all__ = ["ROOT", "command"]
+__all__ = ["ROOT", "command", "commands"]

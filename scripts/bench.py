@@ -1,32 +1,31 @@
-"""Time every mapping against torch.softmax and other installed packages; write docs/reference/benchmarks.md.
+"""Measure speed: of mappings, attention, training, a classifier of documents, and a language model; write the pages.
 
+python scripts/bench.py mappings        every mapping against torch.softmax and other installed packages (ten minutes)
     --only       beginnings of labels, or names of mappings, separated by commas
-    --shapes     rows x length, e.g. 1280x30,64x32000  --seconds  per shape and direction (default 2)
-    --no-peers   leave out other packages              --threads  torch threads (default 1; more only if idle)
-    --output     file to write (default docs/reference/benchmarks.md); - only prints
+    --shapes     rows x length, e.g. 1280x30,64x32000  --no-peers   leave out other packages
     --check      instead, compare rows, attention and a training step with the ratios of this instruction set in
                  benchmarks/gate.json; fail if one is 15 % slower in every try. --record writes the ratios first
+python scripts/bench.py attention       sa.sparse_attention against torch's attention and the composition (ten minutes)
+    --n          positions: 512, 1024, 4096, 8192      --no-memory  do not measure peak memory
+    --trained    folder with the tensors of language_model          --no-decoding  skip one query on a long cache
+python scripts/bench.py training        training and beam search of every mapping against softmax (twenty)
+    --models     as in docs/reference/benchmarks.md (default all)   --words  vocabulary size (default 2000)
+    --mappings   (default: all that need only scores)   --batch     sentences (default 32)     --device  cpu or cuda
+python scripts/bench.py documents       steps of a self-attention classifier over documents, with their memory (two)
+    --words      per review (default 400)              --batch      reviews (default 16)       --mappings  beside softmax
+    --seconds    in total (default 60)
+python scripts/bench.py language_model  train over 4,096 bytes with softmax, sparsemax, entmax 1.5 (thirty)
+    --only       rows to train; continues them         --page       train nothing; measure, and write the page
+    --root       folder of the data                    --seconds    processor time for training a row (default 600)
 
-Rows are timed on the GPU if there is one. To time the CPU there: CUDA_VISIBLE_DEVICES= python scripts/bench.py
+    --output     file or folder to write; - only prints             --seconds    per shape or case and direction (default 2)
+    --turns      for each mapping                      --threads    torch threads (default 1; more only if idle)
 
-Examples: python scripts/bench.py                                                      # the whole page: about ten minutes
-          python scripts/bench.py --only sparsemax,top_k --no-peers --output -         # two mappings; no page is written
-          python scripts/bench.py --check --only rows,training --seconds .4            # a part of the check
+Rows are timed on the GPU if there is one. To time the CPU there: CUDA_VISIBLE_DEVICES= python scripts/bench.py mappings
+Examples: python scripts/bench.py mappings --only sparsemax,top_k --no-peers --output -    # no page is written
+          python scripts/bench.py training --models 'LSTM 128' --mappings sparsemax entmax --turns 5 --output -
 """
 
-import os
+from _entry import commands
 
-from _entry import ROOT, command
-
-
-@command
-def main(
-    *, only: str = "", shapes: str = "", seconds: float = 2.0, threads: int = 1, no_peers: bool = False,
-    output: str = str(ROOT / "docs/reference/benchmarks.md"), check: bool = False, record: bool = False,
-) -> int | None:  # fmt: skip
-    os.environ["OMP_NUM_THREADS"] = str(threads)  # before torch is imported
-    from benchmarks import commands, gate
-
-    if check or record:
-        return gate.run(only.split(","), seconds, record)
-    return commands.mappings(only, shapes, seconds, threads, not no_peers, output)
+main = commands(globals(), "benchmarks.commands", "mappings", "attention", "training", "documents", "language_model")

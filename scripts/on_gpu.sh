@@ -2,6 +2,7 @@
 # Run experiments on a machine that is yours for a few minutes, and pack what they gave.
 #
 #   scripts/on_gpu.sh MINUTES FOLDER EXPERIMENT... [KEY=VALUE ...]
+#   scripts/on_gpu.sh together FOLDER "1 4 8 12" [KEY=VALUE ...]      # how many cells an hour, with so many on the GPU: into docs/reference/gpu.md
 #
 #   MINUTES      until everything has ended, this script's start included: cells that would end later, by the estimate, are not begun;
 #                cells that still run are asked to save. 0: prepare the data, begin nothing
@@ -28,6 +29,21 @@ else
     run=("${PYTHON:-.venv/bin/python}")
 fi
 "${run[@]}" -c pass  # installs the wheels, which counts as time too
+if [ "$minutes" = together ]; then  # two epochs by the papers' LSTM: the first compiles, the second counts. A cell has 13, of 29,000 pairs
+    counts=$1 found="" gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | head -1 || true)
+    shift
+    for n in $counts; do
+        "${run[@]}" scripts/reproduce.py niculae2017_nmt rows=softmax columns=fren seeds="$(seq -s, "$n")" train.max_epochs=2 \
+            "data.limits={train: 6400, dev: 100, test: 100}" runtime.workers="$n" runtime.workers_per_device="$n" paths.outputs="$folder/$n" "$@"
+        found="$found; $n: $(find "$folder/$n" -name curves.csv -exec awk -F, 'FNR == 1 { for (i = 1; i <= NF; i++) if ($i == "seconds") c = i }
+            FNR > 1 { last[FILENAME] = $c } END { for (f in last) sum += 3600 / 13 / (29000 / 6400) / last[f]; printf "%.3g", sum }' {} +)"
+    done
+    line="* Cells an hour (2 x 500, Multi30k) on ${gpu:-a CPU with $(nproc --all) cores}, by cells at a time: ${found#; }."
+    sed -i -e '/^\* Cells an hour/d' -e "/^\* In six of seven starts/i $line" docs/reference/gpu.md
+    grep -q "^\* Cells an hour" docs/reference/gpu.md
+    echo "docs/reference/gpu.md: $line"
+    exit
+fi
 left=$(awk -v m="$minutes" -v s="$SECONDS" 'BEGIN { l = m - s / 60; print (l > 0 ? l : 0) }')
 "${run[@]}" scripts/reproduce.py "$@" lease="$folder" minutes="$left" paths.outputs="$folder/store" &
 child=$!

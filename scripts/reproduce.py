@@ -25,16 +25,17 @@ from _entry import command
 
 @command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
-    from tasks.commands import lease, recorded, reproduce
+    from tasks.commands import lease, reproduce
+    from tasks.commands.records import show
     from tasks.config.files import names_in
     from tasks.config.request import REPRODUCE, Request
 
     request = Request.read(overrides, REPRODUCE, names, plan)
-    run = lease.main if request.lease and not request.plan else reproduce.main
+    run = reproduce.plan if plan else lease.main if request.lease else reproduce.main
     if overrides and not names and not help:
         raise ValueError(f"EXPERIMENT is missing; write one without a key: {', '.join(names_in('experiment'))}")
     if help or not names:
         print("" if help else __doc__)
         reproduce.describe(request)
         return 0
-    return recorded.show(request, records.resolve()) if records else run(request)
+    return show(request, records.resolve()) if records else run(request)

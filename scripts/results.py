@@ -6,6 +6,8 @@
 
     EXPERIMENT   first write the small records of its finished cells: {to}/records/EXPERIMENT_PROFILE.jsonl
     sweep        first write the records of a sweep of scripts/train.py -m: {to}/records/sweep_NAME.jsonl
+    --claims     only test the papers' claims (configs/claims) on the records in {to}: prints the outcome, effect, 95 % interval,
+                 number of seeds and power of each, and writes <outputs>/claims.json; docs/claims.md shows them with pictures
     from         a folder with records of the same tables from another machine (scripts/on_gpu.sh), which are added
     to           the folder of the records and pages (docs/results)
 
@@ -26,15 +28,20 @@ from _entry import ROOT, command
 
 @command
 def main(
-    *names: str, overrides: list[str], sweep: str = "", from_: Path | None = None, to: Path = ROOT / "docs/results"
-) -> int:
+    *names: str, overrides: list[str], sweep: str = "", from_: Path | None = None, to: Path = ROOT / "docs/results",
+    claims: bool = False,
+) -> int:  # fmt: skip
+    if claims:
+        from tasks.commands import claims as tested
+
+        return tested.write(to.resolve())
     from benchmarks.language_model import report
-    from tasks.commands import recorded, results
+    from tasks.commands import records, results
     from tasks.config.request import REPRODUCE, Request
 
     if (overrides or from_) and not (names or sweep):
         raise ValueError("name an experiment, or sweep=NAME; python scripts/reproduce.py lists the experiments")
     gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
     given = [*overrides, *([f"sweep={sweep}"] if sweep else [])]
-    status = recorded.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve(), from_)
+    status = records.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve(), from_)
     return status or results.write(to.resolve(), {"language_model": report.page})

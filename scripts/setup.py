@@ -5,6 +5,11 @@
     make setup TORCH=cpu                     torch without CUDA, from torch's own index: about a tenth of that
 
 `make test`, `lint`, `types` and `docs` add the developers' packages. You can stop it and start it again at any time.
+
+    make lock                                write the locks, with uv; versions stay if they can
+    make lock ARGS=--upgrade                 take the newest versions; --upgrade-package NAME: that of one package
+
+The locks come from one resolution of pyproject.toml for Python 3.11 to 3.14 on Linux and macOS, with hashes.
 """
 
 import contextlib
@@ -59,6 +64,34 @@ def main(groups: list) -> None:
             (VENV / f".{group}").write_text("unfinished", encoding="utf-8")
             install(group, torch)
             (VENV / f".{group}").write_text(signature(group, torch), encoding="utf-8")
+
+
+# fewest: if possible, one version of a package for all Pythons, so that results do not depend on the Python version
+RESOLVED = "--quiet --universal --generate-hashes --no-emit-index-url --no-annotate --no-header --fork-strategy fewest"
+
+
+def lock(options: list) -> None:
+    """Write requirements.lock (to run everything) and requirements-dev.lock (the additional packages); options go to uv."""
+    known, files = VENV / "known.txt", [ROOT / name for name in LOCKS.values()]
+    known.write_text("".join(file.read_text() for file in files if file.is_file()))
+
+    def resolved(*asked: str) -> dict:
+        """Name -> requirement with its hashes. uv keeps the versions that its output file has."""
+        command = [UV, "pip", "compile", *RESOLVED.split(), "--python-version", "3.11", "-o", known, *asked]
+        subprocess.run([*command, "pyproject.toml"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+        found = {}  # a package with different versions for different platforms keeps them all
+        for text in re.findall(PINNED.format(r"[\w.-]+"), known.read_text(), re.M):
+            found[name] = found.get(name := text.partition("==")[0], "") + text
+        return found
+
+    every = resolved("--group", "dev", "--extra", "transformers", "--extra", "onnx", *options)
+    run = resolved("--group", "run").keys()
+    for file, what, names in zip(files, ("running", "developing"), (run, every.keys() - run)):
+        head = (
+            f"# What {what} needs, with hashes, for every platform; made by `make lock`, installed by `make setup`.\n"
+        )
+        file.write_text(head + "".join(text for name, text in every.items() if name in names))
+        print(f"{file.name}: {len(names)} packages")
 
 
 def stamp(name: str) -> str:
@@ -160,7 +193,7 @@ if __name__ == "__main__":
     if {"-h", "--help"} & set(sys.argv[1:]):
         sys.exit(print(__doc__))
     try:
-        main(["run", *sys.argv[1:]])
+        lock(sys.argv[2:]) if sys.argv[1:2] == ["lock"] else main(["run", *sys.argv[1:]])
     except KeyboardInterrupt:
         print("\nsetup: interrupted; run `make setup` again to finish", file=sys.stderr)
         sys.exit(130)

@@ -7,19 +7,34 @@
 See docs/guides/sweeps.md for everything else.
 """
 
-import os
+from typing import Literal
 
 from _entry import command
 
 
 @command
-def main(arguments: list[str]) -> int:
-    from tasks.config import compose
+def main(
+    *, overrides: list[str], multirun: bool = False, plan: bool = False, cfg: Literal["job"] | None = None, help: bool = False
+) -> int:  # fmt: skip
+    from tasks.config import compose, pages
     from tasks.config.request import TRAIN, Request
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors reach this script
-    request = Request.read(arguments, TRAIN)
-    compose.check(request)
-    from tasks.commands import train
+    request = Request.read(overrides, TRAIN, plan=plan, many=multirun or plan)
+    if request.optuna and not help:
+        from tasks.commands import search
 
-    return train.main(request)
+        return search.main(request)
+    config = compose.chosen(request, shown=help or cfg is not None)
+    if help:
+        print(pages.choices(request, config))
+        return 0
+    if cfg:
+        from omegaconf import OmegaConf
+
+        print(OmegaConf.to_yaml(config), end="")
+        return 0
+    from tasks.commands import sweep, train
+
+    if request.many:
+        return sweep.plan(request) if plan else sweep.main(request)
+    return train.main(request, config)

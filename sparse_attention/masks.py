@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .registry import checked, make
+from .registry import built
 
 HIDDEN = -5000.0  # fills in use are -1e4 or lower, perhaps plus a position bias; real scores are never this low
 
@@ -55,9 +55,7 @@ class treat_as_masked(nn.Module):
         **params: Any,
     ) -> None:  # fmt: skip
         super().__init__()
-        if params and not isinstance(mapping, str):
-            raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
-        made: Any = make(mapping, **params) if isinstance(mapping, str) else checked(mapping, "dim")
+        made = built(mapping, params)
         self.mapping, self.below = made, below
         self.dim = getattr(made, "dim", -1) if dim is None else dim
 

@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from .describe import LEARNED, Spec
-from .kernels.reference.graph import unscriptable
 from .rows.contract import under_contract
 from .rows.shape import PLAIN, as_node, tensor, whole
 
@@ -186,9 +185,6 @@ class Mapping(nn.Module):
         values = self._numbers if not self._learned else self.params
         dim = self.dim if dim is None else dim
         return self.spec.function(scores, dim=dim, mask=mask, **values, **inputs)  # type: ignore[misc]
-
-    def __prepare_scriptable__(self) -> None:
-        unscriptable(self.spec.name)()
 
     def start(self, mask: Tensor, **inputs: Tensor) -> dict[str, Tensor]:
         """The state before the first step: a dict of batch-first tensors, which a beam search may reorder.

@@ -20,7 +20,7 @@ from .attention.call import over_rows
 from .attention.reading import read as product
 from .attention.reading import scores, weighed
 from .masks import separate
-from .registry import Mapping, checked, make, shown, spec
+from .registry import Mapping, built, shown, spec
 from .rows.shape import PLAIN, as_node, asynchronous, foreign, lengths_of
 
 
@@ -32,20 +32,16 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
         ValueError: parameters were given together with a module; the module does not work along the last dimension,
             which is the dimension of the keys.
     """
-    if isinstance(mapping, str):
-        return make(mapping, **params)
-    if not isinstance(mapping, nn.Module):
+    if not isinstance(mapping, (str, nn.Module)):
         raise TypeError(
             f"{shown(mapping)} is not a module; pass a mapping's name, or a module such as sa.make('entmax')"
         )
-    checked(mapping)
-    if params:
-        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
-    if getattr(mapping, "dim", -1) != -1:
+    made: nn.Module = built(mapping, params)
+    if getattr(made, "dim", -1) != -1:
         raise ValueError(
-            f"{mapping!r} works along dim={mapping.dim}, but attention needs the last dimension; make the mapping without dim"
+            f"{made!r} works along dim={made.dim}, but attention needs the last dimension; make the mapping without dim"
         )
-    return mapping
+    return made
 
 
 def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
@@ -144,14 +140,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             if (node := as_node(self, query, key, value, key_padding_mask, need_weights, **masks)) is not None:
                 return node  # type: ignore[no-any-return]
         if query.is_nested or key.is_nested or value.is_nested:
-            needs = {"no key_padding_mask": key_padding_mask is None, "no attn_mask": attn_mask is None}
-            needs |= {"need_weights=False": not need_weights, "batch_first=True": self.batch_first}
-            needs |= {"add_bias_kv=False": self.bias_k is None, "add_zero_attn=False": not self.add_zero_attn}
-            needs |= {"all three nested": query.is_nested and key.is_nested and value.is_nested}
-            if missing := [name for name, holds in needs.items() if not holds]:
+            plain = key_padding_mask is attn_mask is self.bias_k is None and not (need_weights or self.add_zero_attn)
+            if not (plain and self.batch_first and query.is_nested and key.is_nested and value.is_nested):
                 raise ValueError(
-                    f"nested query, key and value need {', '.join(missing)}; or pad them with "
-                    "torch.nested.to_padded_tensor and pass key_padding_mask"
+                    "nested query, key and value need batch_first=True, all three nested, need_weights=False, no masks and no "
+                    "add_bias_kv or add_zero_attn; or pad them with torch.nested.to_padded_tensor and pass key_padding_mask"
                 )
             return self._nested(query, key, value, is_causal), None
         if is_causal and attn_mask is None:

@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from .describe import DOMAINS, KINDS, OVER, Param, Spec
 from .errors import Refused, meant
-from .kernels.reference.graph import unscriptable
 from .modules import Mapping, module_class
 from .rows.contract import under_contract
 
@@ -104,8 +103,6 @@ def register(
             raise ValueError(f"{name}: a class learns its own parameters; only those of a function can be 'learned'")
         if own and kind in _OF_ROWS and over == "row":
             _check_mask(name, thing, described)
-        if function is not None:
-            function.__prepare_scriptable__ = unscriptable(name)  # type: ignore[union-attr]
         text = summary or (inspect.getdoc(thing) or "").strip().split("\n")[0]
         sort = "stateful" if stateful and kind == "simplex" else kind
         spec = Spec(name, sort, over, tuple(inputs), stateful, described, paper, oracle, text, function, domain=domain)
@@ -159,18 +156,11 @@ def shown(mapping: Any) -> str:
         return f"mapping={mapping!r}"
     own = type(mapping) if kind == "module" else mapping
     name = getattr(own, "__name__", type(mapping).__name__)
-    near = next((s.name for s in _SPECS.values() if name.lower() == s.name.replace("_", "") or name == s.name), "")
-    return f"the {kind} {name}" + (f" (did you mean {near!r}?)" if near else "")
+    return f"the {kind} {name}{meant(name.lower(), _SPECS)}"
 
 
-def checked(mapping: Any, *given: str) -> Any:
-    """A mapping that is a module or a function, if it can be called as ``f(scores, mask=keep)``.
-
-    Args:
-        given: the other arguments by name with which it will be called, such as ``dim``.
-    Raises:
-        TypeError: it is a class, cannot be called, or takes no mask, as torch.softmax and torch.nn.Softmax.
-    """
+def checked(mapping: Any) -> Any:
+    """A mapping that is a module or a function, called as ``f(scores, mask=keep)``. Raises TypeError if it is neither."""
     if inspect.isclass(mapping):
         raise TypeError(
             f"{shown(mapping)} must be called first: pass a module, such as {mapping.__name__}(), or a name"
@@ -179,29 +169,21 @@ def checked(mapping: Any, *given: str) -> Any:
         raise TypeError(
             f"{shown(mapping)} must be a module, a function f(scores, mask=keep) or one of the names {', '.join(_SPECS)}"
         )
-    called: Any = type(mapping) if isinstance(mapping, torch.nn.Module) else mapping
-    stateful = getattr(getattr(mapping, "spec", None), "stateful", False)  # which is called by steps
-    if not stateful and not _takes(called, given):
-        shape = ", ".join(("scores", "mask=keep", *(f"{name}=-1" for name in given)))
-        raise TypeError(
-            f"{shown(mapping)} cannot be called as f({shape}), where keep is bool and False hides a score; "
-            "pass a name, or a function that takes these"
-        )
     return mapping
 
 
-@functools.lru_cache(256)
-def _takes(called: Any, given: tuple[str, ...]) -> bool:
-    """Whether a function, or the forward of a class of modules, can be called with scores, a mask and these arguments."""
-    module = inspect.isclass(called)
-    try:
-        signature = inspect.signature(called.forward if module else called)  # type: ignore[attr-defined]
-        signature.bind(*[None] * (1 + module), mask=None, **dict.fromkeys(given))
-    except TypeError:
-        return False
-    except ValueError:  # a function of torch, without a signature
-        return "softmax" not in getattr(called, "__name__", "")
-    return True
+def built(mapping: Any, params: dict[str, Any]) -> Any:
+    """The mapping of a name with its parameters, as a module; a module or function is returned as it is.
+
+    Raises:
+        TypeError: it is neither (`checked`). ValueError: parameters are given together with a module or function.
+    """
+    if isinstance(mapping, str):
+        return make(mapping, **params)
+    checked(mapping)
+    if params:
+        raise ValueError(f"{', '.join(params)}: allowed only with a mapping's name; set them in {mapping!r} itself")
+    return mapping
 
 
 def public() -> dict[str, Any]:

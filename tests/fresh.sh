@@ -205,7 +205,7 @@ wheel() { # SUITE: install the wheel in dist/ as a user does
     elif ! as "/venv/bin/python -m sparse_attention" >"$at/main.log" 2>&1 || ! grep -q "^kernels on cpu: native (.*, from the wheel)" "$at/main.log"; then
       fails "$said: python -m sparse_attention: $(last "$at/main.log")"
     else
-      echo "$said: $(sed -n 1,3p "$at/main.log" | paste -sd ';'); $(last "$at/readme.log")"
+      echo "$said: $(sed -n '/^sparse_attention/,+2p' "$at/main.log" | paste -sd ';'); $(last "$at/readme.log")"
     fi
     finish
   done

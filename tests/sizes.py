@@ -7,12 +7,12 @@ from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, 5 % above what is there; NAMING: files that may name a mapping.
 LINES = {
-    "sparse_attention": 17_800,  # rows and attention on a GPU, built kernels, segments
-    "repro": 8_300,  # records are read without a store or Hydra; runs.csv, several test sets
-    "tasks": 22_700,  # the profile gpu, own test sets, the split by content
-    "tasks/fairseq_plugin": 900,  # the loss of sparse output layers
-    "scripts": 895,
-    "benchmarks": 2_280,  # host.py is 180 of them
+    "sparse_attention": 18_200,  # rows and attention on a GPU, built kernels, segments
+    "repro": 8_840,  # options and errors came from tasks
+    "tasks": 23_700,
+    "tasks/fairseq_plugin": 945,
+    "scripts": 680,
+    "benchmarks": 2_130,
 }
 NAMING = 33  # the fused attention knows fusedmax (6 files)
 
@@ -25,8 +25,8 @@ def offenders() -> list[str]:
         for f in tracked(*(f"{room}/*{end}" for end in (".py", ".cpp", ".h", ".yaml")))
     }
     code = {name: len(text.splitlines()) for name, text in texts.items() if not name.endswith(".yaml")}
-    most = {name: 40 if name.startswith("scripts/") else 400 for name in code}
-    most["scripts/setup.py"] = 170  # it stands alone: it runs before the environment exists
+    most = {name: 50 if name.startswith("scripts/") else 400 for name in code}
+    most["scripts/setup.py"] = 205  # it stands alone: it runs before the environment exists
     found = [f"{name}: {n} lines of at most {most[name]}" for name, n in code.items() if n > most[name]]
     if (median := statistics.median(code.values())) >= 150:
         found.append(f"the median file has {median} lines of at most 150")

@@ -22,7 +22,7 @@ from repro.protocol import Prepared, TestSet
 from repro.results import archive
 from repro.store import Store
 from tasks import data
-from tasks.commands import recorded
+from tasks.commands import records
 from tasks.config import compose, models, nodes
 from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
@@ -302,7 +302,7 @@ def identities(plan: plans.Plan) -> dict[str, str]:
     return found
 
 
-RECORDS = sorted(recorded.RESULTS.glob(f"{recorded.FOLDER}/[!s]*.jsonl"))
+RECORDS = sorted(records.RESULTS.glob(f"{records.FOLDER}/[!s]*.jsonl"))
 ONE_OF_A_FAMILY = {"evidence_translation_cpu", "evidence_imdb_cpu", "martins2020_table2_demo", "laha2018_table3_demo"}
 
 
@@ -314,14 +314,14 @@ def test_the_configurations_in_records_are_those_of_configs(path, every):
     configs, typed = archive.configs(told), [f"profile={told['profile']}", *told["arguments"]]
     used: dict = {}
     request = Request.read(typed, REPRODUCE, [told["experiment"]])
-    one, cells = recorded.outlined(request, configs, used, here=False)
+    one, cells = records.outlined(request, configs, used, here=False)
     assert used == configs, "nothing was composed"
     assert {record["key"] for record in known} <= {archive.key(cell.config, cell.family) for cell in cells}
     if every or path.stem in ONE_OF_A_FAMILY:
         part = [f"rows={escape(one.rows[0].label)}", f"columns={one.columns[0].key}", f"seeds={cells[0].seed}"]
         request = Request.read(typed + part * (not every), REPRODUCE, [told["experiment"]])
         fresh: dict = {}
-        recorded.outlined(request, {}, fresh)
+        records.outlined(request, {}, fresh)
         for key, new in fresh.items():  # keys added later are not in records
             family = importlib.import_module(compose.module_of(new))
             assert identity.as_named(new, family) == identity.as_named(configs[key], family), "write the records again"

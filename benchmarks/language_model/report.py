@@ -35,7 +35,7 @@ def shared_steps(rows: dict[str, Any]) -> list[int]:
 
 
 def page(result: dict[str, Any]) -> str:
-    """The measurements of ``scripts/language_model.py`` as a Markdown page."""
+    """The measurements of ``scripts/bench.py language_model`` as a Markdown page."""
     rows = result["rows"]
     first, last = next(iter(rows.values())), min(row["points"][-1][1] for row in rows.values())
     shown = {"rows": rows, "options": first["options"], "data": first["data"], "machine": result["machine"]}

@@ -5,13 +5,12 @@ is compared only when the cell runs. Hours come from finished cells of the store
 `Rates`, otherwise `ASSUMED_HOURS`); the text says which.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from repro.identity import Cell, Results, asked_id, scoring
+from repro.identity import Cell, Results, asked_id, digest, scoring
 from repro.launch.display import clock, cut, fitted, width
 from repro.results import records
 from repro.store import Entry, Store
@@ -115,14 +114,14 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
     finished: dict[tuple[str, str], set[str]] = {}  # (`asked_id`, scoring) of a finished cell -> its test sets
     for r in known:
         if (r.tests or Entry(r.folder).state() == "done") and (asked := r.asked_id()):
-            finished.setdefault((asked, _text(scoring(r.config, r.family))), set()).update(r.tests)
+            finished.setdefault((asked, digest(scoring(r.config, r.family))), set()).update(r.tests)
     runtime = slots[0][1].config["runtime"]
     together = {"auto": rates.together}.get(share := runtime.get("workers_per_device", 1), share)
     made = Estimate(workers=runtime["workers"], paces=_paces(known), together=together, slowed=rates.slowed)
     cells: dict[tuple[str, str], tuple[str, Cell, set[str]]] = {}
     for label, slot in slots:
         made.shares.setdefault(label, Share())
-        key = (asked_id(slot.config, slot.family), _text(slot.scoring))
+        key = (asked_id(slot.config, slot.family), digest(slot.scoring))
         cells.setdefault(key, (label, slot, set()))[2].update(slot.further)
     for key, (label, cell, tests) in cells.items():
         share = made.shares[label]
@@ -141,7 +140,7 @@ def estimate(labelled: Iterable[tuple[str, Cell]], store: Store, rates: Rates = 
 def _kind(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Finished cells of the same kind say how long an epoch takes."""
     place = (config[node].get("name", "") for node in ("task", "profile"))
-    return (*place, _text(config["data"]), (config.get("runtime") or {}).get("device", ""))
+    return (*place, digest(config["data"]), (config.get("runtime") or {}).get("device", ""))
 
 
 def _on_gpu(config: Mapping[str, Any]) -> bool:
@@ -181,7 +180,3 @@ def hours(config: Mapping[str, Any], rates: Rates = Rates(), paces: Paces | None
         return rate * epochs, f"assumed, {clock(3600 * rate)} an epoch of {setting} on one core"
     assumed = ASSUMED_HOURS.get(profile, 1.0)
     return assumed, f"assumed, {assumed:g} hours each with the profile {profile}"
-
-
-def _text(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, default=str)

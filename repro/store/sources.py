@@ -7,7 +7,6 @@ part of the cell's id: a changed comment must not train every cell again.
 """
 
 import ast
-import hashlib
 import importlib.machinery
 import re
 import sys
@@ -17,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from repro.files import sha256_of
 from repro.store.provenance import ROOT
 
 CODE = (".py", ".cpp", ".h", ".hpp", ".cu")
@@ -57,9 +57,8 @@ def _ours(module: str, model: str, mappings: tuple[str, ...]) -> tuple[str, ...]
     every = {path.stem for path in (ROOT / "tasks" / "cells").glob("[a-z]*.py")}
     families = {family} & every
     for _ in every:  # a family may use others
-        files = (file for one in families for file in (f"tasks/cells/{one}.py", *_code(f"tasks/{one}")))
-        text = "".join(map(_text, files))
-        families |= every & {*re.findall(r"tasks\.(\w+)", text)}
+        texts = (_text(file) for one in families for file in (f"tasks/cells/{one}.py", *_code(f"tasks/{one}")))
+        families |= every & {*re.findall(r"tasks\.(\w+)", "".join(texts))}
     kept: set[str] = set()
     for folder in (*SHARED, *(f"tasks/{one}" for one in families)):
         kept |= {*_code(folder)}
@@ -96,19 +95,12 @@ def _text(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8", errors="replace")
 
 
-_HASHED: dict[tuple[str, int, int], str] = {}
-
-
 def _hash(file: Path) -> str:
-    """The first 12 hex digits of a file's sha256; empty if it is gone. Read again only if its time or size differs."""
+    """The first 12 hex digits of a file's sha256; empty if it is gone."""
     try:
-        stat = file.stat()
-        key = (str(file), stat.st_mtime_ns, stat.st_size)
-        if key not in _HASHED:
-            _HASHED[key] = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        return sha256_of(file)[:12]
     except OSError:
         return ""
-    return _HASHED[key]
 
 
 def _imported(module: str, plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:

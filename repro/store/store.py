@@ -38,8 +38,7 @@ def check_names(*names: str) -> None:
     """Check folder names for the store. Raises StoreError for an invalid name, such as a path out of the store."""
     for name in names:
         if not isinstance(name, str) or not re.fullmatch(r"\w[\w.+-]{0,99}", name):
-            said = f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'"
-            raise StoreError(said)
+            raise StoreError(f"{name!r} cannot name a folder of the store; use letters, digits, '_', '-', '+' and '.'")
 
 
 class Damaged(StoreError):

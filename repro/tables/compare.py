@@ -15,7 +15,6 @@ import yaml
 from repro import convergence
 from repro.cell import LOADER
 from repro.errors import ConfigError, near
-from repro.files import csv_text
 from repro.identity import Results
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of, parameters
@@ -29,7 +28,7 @@ NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # 
 MERGED = ("scored", "tests", "signatures", "baselines")  # fields of `Results` by test set
 NOT_SHOWN = ("loss", "ppl")
 MOST_LOST = 12  # maximum number of cells without a result that are listed below the table
-MOST_SCORES = 4  # maximum number of scores per test set in the table; the CSV file has all scores
+MOST_SCORES = 4  # maximum number of scores per test set in the table; runs.csv has all scores
 CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between settings of the same configuration
     "data content": lambda r: r.data_sha256[:8],
     "training recipe": lambda r: r.recipe,
@@ -311,7 +310,7 @@ def _block(group: Group) -> Block:
     if len(seeds) == 1:
         notes.append(f"Seeds: {', '.join(map(str, next(iter(seeds))))}.")
     else:
-        notes.append("The settings do not have the same seeds; the CSV file lists them.")
+        notes.append("The settings do not have the same seeds; runs.csv lists them.")
     block = Block(group.task, headers, [], everything, [], [*below, *notes])
     if len(data) == 1:  # scores on different data are not compared
         findings.find(block, group.metrics)
@@ -357,34 +356,3 @@ def _of_data(
 def full_key(key: str, known: Collection[str]) -> str:
     """A key of a sweep's point, such as `lam` or `model`, as a setting has it: `mapping.lam`, `model.name`."""
     return f"{key}.name" if key in NAMED else key if key in known or "." in key else f"mapping.{key}"
-
-
-def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = ()) -> str:
-    """CSV text with one line per setting and metric, for all metrics, and one per cell without a result.
-
-    There is a column for each key of the settings, for the seeds and for the cells. A cell without a result says why in
-    the column of the metric, and has no numbers.
-    """
-    keys = dict.fromkeys(k for g in grouped for s in g.settings for k in s.values)
-    points = [{full_key(key, keys): value for key, value in one.point.items()} for one in lost]
-    keys |= dict.fromkeys(key for point in points for key in point)
-    rows = [["task", "mapping", *keys, "profile", "metric", "mean", "sd", "n", "seeds", "cells"]]
-    for group in grouped:
-        for s in group.settings:
-            values = [text(s.values[k]) if k in s.values else "" for k in keys]
-            for metric in group.measured:
-                if (m := s.summary(metric)) is None:
-                    continue
-                mine = [r for r in s.records if metric in r.metrics]
-                ends = [" ".join(str(r.seed) for r in mine), " ".join(r.cell_id for r in mine)]
-                sd = "" if m.std is None else f"{m.std:.6g}"
-                profile = s.first.config["profile"]["name"]
-                rows.append([group.task, s.mapping, *values, profile, metric, f"{m.mean:.6g}", sd, str(m.n), *ends])
-    for one, point in zip(lost, points):
-        why, values = (
-            ": ".join(filter(None, (one.state, one.why))),
-            [text(point[k]) if k in point else "" for k in keys],
-        )
-        rows.append([one.task, one.mapping, *values, "", why, "", "", "0", str(one.seed)])
-        rows[-1].append(one.cell_id)
-    return csv_text(rows)

@@ -143,9 +143,13 @@ def to_latex(table: Table) -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def files(table: Table) -> dict[str, str]:
+    """The table as text, Markdown, CSV and LaTeX, by the suffix of the file."""
+    return {".txt": to_text(table) + "\n", ".md": to_markdown(table), ".csv": to_csv(table), ".tex": to_latex(table)}
+
+
 def write(table: Table, stem: Path) -> list[Path]:
-    """Write the table as text, Markdown, CSV and LaTeX, and return the paths; `stem` is the path without the suffix."""
-    made = {".txt": to_text(table) + "\n", ".md": to_markdown(table), ".csv": to_csv(table), ".tex": to_latex(table)}
-    for suffix, text in made.items():
+    """Write the `files` of a table, and return the paths; `stem` is the path without the suffix."""
+    for suffix, text in (made := files(table)).items():
         write_atomic(stem.with_name(stem.name + suffix), text.encode())
     return [stem.with_name(stem.name + suffix) for suffix in made]

@@ -7,7 +7,7 @@ from typing import Any
 
 from repro.files import csv_text, write_atomic
 from repro.identity import Cell, Results
-from repro.plan import Plan
+from repro.plan import Plan, text
 from repro.store import Damaged, Store
 from repro.tables.compare import Group, Lost, full_key, groups
 
@@ -45,7 +45,7 @@ def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = (), places: Places |
     others = [name for name in scores if "/" in name]
     head = ["column", "row"] * (places is not None) + ["task", "mapping", *keys, "profile", "seed", "set", "state"]
     head += ["reason", *of_sets, *others, "seconds", "folder", "cell"]
-    return csv_text([head, *([_text(line.get(name)) for name in head] for line in lines)])
+    return csv_text([head, *([text(line.get(name, "")) for name in head] for line in lines)])
 
 
 def _measured(record: Results, name: str) -> dict[str, float]:
@@ -53,13 +53,6 @@ def _measured(record: Results, name: str) -> dict[str, float]:
     others = {k: v for k, v in record.metrics.items() if k.rpartition("/")[0] not in record.scored}
     own = {k.rpartition("/")[2]: v for k, v in record.metrics.items() if name and k.rpartition("/")[0] == name}
     return {**own, **others}
-
-
-def _text(value: Any) -> str:
-    """A value in full precision; `null`, `true` and `false` as in an override."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    return "" if value is None else repr(value) if isinstance(value, float) else str(value)
 
 
 def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path, folders: bool = True) -> None:

@@ -9,7 +9,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..kernels.reference.graph import unscriptable
 from ..rows.masked import readable
 from ..rows.shape import PLAIN, autocasts, certain, jagged
 from . import composition, operator
@@ -197,6 +196,3 @@ def _fused(call: Call) -> Tensor:
     run: Any = operator.opaque if call.foreign else operator.run
     out = run(numbers, q, k, v, *inputs)
     return out.view(*call.q.shape[:-1], v.shape[-1]).to(call.dtype)
-
-
-sparse_attention.__prepare_scriptable__ = unscriptable("sparse_attention")  # type: ignore[attr-defined]

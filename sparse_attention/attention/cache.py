@@ -169,8 +169,6 @@ class KeyCache:
         if call is not None and self._against_panels(call) is None:
             return self._decoded(call, bias)
         given: Any = {"mask": mask, "lengths": lengths, **self._params}
-        if call is None and bias is None and not self._forms:
-            return sparse_attention(q, k, v, self._mapping, causal=True, scale=self._asked, **given)
         if call is None or self._scales is not None or self._forms or bias is not None:
             given |= {"scale": self._asked, "bias": bias, **self._forms}
             return sparse_attention(q, k, v, self._mapping, causal=True, **given)
@@ -206,10 +204,12 @@ class KeyCache:
             return "a mask of any form needs the scores; right padding is lengths="
         if kernels.active() == "reference":
             return "kernels.use('reference') is active"
-        if transformed() or foreign(call.q):
+        if transformed() or call.foreign:
             return "torch.func and torch.compile see the composition"
         if call.k.shape[:-2] != self._held[0].shape[:-2]:
             return "the queries' first dimensions are not those of the keys"
+        if not (call.q.is_cpu and call.q.numel() and call.v.numel()):
+            return f"the native kernel decodes on a CPU, q is {tuple(call.q.shape)} on {call.q.device}"
         q, k, v = (x.detach().reshape(-1, *x.shape[-2:]) for x in (call.q, call.k[..., :1, :], call.v[..., :1, :]))
         return native.refusal(q, k, v, call.alpha, decoding=True)
 

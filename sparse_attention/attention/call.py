@@ -122,12 +122,13 @@ class Call:
 
 
 class Known(NamedTuple):
-    """A mapping that is alpha-entmax, or fusedmax with lam, of the scores times factor; or why it has no fast path."""
+    """A mapping that is entmax with alpha or alphas, or fusedmax with lam, of the scores times factor; or why it has no fast path."""
 
     alpha: float | None = None
     lam: float | None = None
     factor: float = 1.0
     why: str = ""
+    alphas: Tensor | None = None  # [..., H], one for each head
 
 
 def made(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -193,8 +194,7 @@ def checked(
     plain = float(scale) if scale is not None else max(q.shape[-1], 1) ** -0.5
     if mask is not None:
         _fits(mask, (*lead, q.shape[-2], k.shape[-2]), q)
-    function, (alpha, lam, factor, why) = mapped(mapping, params, q)
-    alphas = None if alpha is not None else _alphas(mapping, params, q)
+    function, (alpha, lam, factor, why, alphas) = mapped(mapping, params, q)
     if softcap is not None:
         softcap, alpha, alphas, lam, why = SOFTCAP.check(softcap), None, None, None, "softcap has no fused kernel"
     entmax = alpha is not None or alphas is not None
@@ -303,7 +303,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
         name = getattr(mapping, "__name__", "")
         spec = registry.spec(name) if name in registry.names() and registry.spec(name).function is mapping else None
         if spec is None:
-            registry.checked(mapping, *params)
+            registry.checked(mapping)
             why = f"{name or type(mapping).__name__} is not a mapping of this library"
             return lambda x, keep: mapping(x, mask=keep, **params), Known(why=why)
     elif isinstance(mapping, Tensor):
@@ -313,7 +313,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
     over_rows(spec)
     if isinstance(mapping, Mapping):
         values = mapping.params
-        known = _known(spec.name, values)
+        known = _known(spec.name, values, q)
         shaped = {name: forms.of_heads(name, x, q) for name, x in values.items()}
         if all(shaped[name] is x for name, x in values.items()):
             return lambda x, keep: mapping(x, mask=keep, dim=-1), known
@@ -331,7 +331,7 @@ def mapped(mapping: Any, params: dict[str, Any], q: Tensor | None = None) -> tup
         )
     function: Any = spec.function
     values = {name: forms.of_heads(name, x, q) for name, x in values.items()}
-    return lambda x, keep: function(x, mask=keep, **values, **inputs), _known(spec.name, values)
+    return lambda x, keep: function(x, mask=keep, **values, **inputs), _known(spec.name, values, q)
 
 
 def over_rows(spec: Spec) -> None:
@@ -342,11 +342,12 @@ def over_rows(spec: Spec) -> None:
         raise ValueError(f"{spec.name} {what}; attention needs a mapping of score vectors, such as {usable}")
 
 
-def _known(name: str, values: dict[str, Any]) -> Known:
+def _known(name: str, values: dict[str, Any], q: Tensor | None) -> Known:
     given = {"alpha": 2.0, "gamma": 1.0, "lam": 0.0, **values}
     for key, value in values.items():
         if isinstance(value, Tensor):
-            return Known(why=f"{key} of {name} is a tensor")
+            of_heads = _alphas(value, q) if name == "entmax" and q is not None else None
+            return Known(why=f"{key} of {name} is a tensor", alphas=of_heads)
     if name == "fusedmax" and given["lam"] > 0:
         return Known(None, float(given["lam"]), 1.0 / given["gamma"])
     alphas = {"softmax": 1.0, "fusedmax": 2.0, "sparsemax": 2.0, "entmax": given["alpha"], "sparsegen_lin": 2.0}
@@ -357,17 +358,9 @@ def _known(name: str, values: dict[str, Any]) -> Known:
     return Known(float(alpha), None, 1.0 / (given["gamma"] * (1.0 - given["lam"])))
 
 
-def _alphas(mapping: Any, params: dict[str, Any], q: Tensor) -> Tensor | None:
-    """The alphas ``[..., H]`` of an entmax whose alpha is a tensor with one number per head, or one for all; otherwise None."""
-    if isinstance(mapping, Mapping):
-        name, values = mapping.spec.name, mapping.params
-    else:
-        name, values = mapping if isinstance(mapping, str) else getattr(mapping, "__name__", ""), params
-        if not isinstance(mapping, str) and not (name == "entmax" and registry.spec(name).function is mapping):
-            return None
-    alpha, lead = forms.of_heads("alpha", values.get("alpha"), q), q.shape[:-2]
-    if name != "entmax" or not isinstance(alpha, Tensor):
-        return None
+def _alphas(alpha: Tensor, q: Tensor) -> Tensor | None:
+    """The alphas ``[..., H]`` of an entmax whose alpha has one number per head, or one for all; otherwise None."""
+    alpha, lead = forms.of_heads("alpha", alpha, q), q.shape[:-2]
     if alpha.numel() == 1:
         return alpha.reshape(()).expand(lead)
     if alpha.ndim == q.ndim and alpha.shape[-2:] == (1, 1):

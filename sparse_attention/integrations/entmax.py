@@ -5,19 +5,8 @@ kernels and follow its contract: any ``dim``, -inf counts as masked, half precis
 differentiable, vmap, torch.compile. ``entmax.activations``, ``entmax.losses`` and ``entmax.root_finding`` all refer to
 this module. ``return_support_size`` exists in later versions of the package.
 
-``k`` (how many scores to sort first) and ``n_iter`` (bisections) are accepted but have no effect, since solutions are
-exact. ``ensure_sum_one`` has no effect either, since rows sum to 1 up to rounding.
-
-This module fixes several errors of the package. The package's behaviour is given in parentheses:
-
-* alpha = 1 is softmax (uniform); normmax with alpha < 1 gives the optimum, a vertex (NaN or no result);
-* ``k`` works with a negative ``dim`` (crashes); a row of -inf gives zeros (crashes or gives NaN); losses with -inf are
-  finite (NaN);
-* bfloat16 and float16 are rounded once, at the end (the sums of rows are off by up to .06);
-* a loss with one alpha per row ``[n, 1]`` has one value per row (n x n values) and a gradient for alpha (no gradient);
-* a target equal to a negative ``ignore_index`` is left out (crashes); an ``nn.Parameter`` given as alpha becomes a
-  parameter of the module (crashes); normmax is differentiable in alpha and budget in the budget (neither is
-  differentiable).
+docs/start/coming_from.md lists what differs, and why. This module also takes ``k`` with a negative ``dim``, and a negative
+``ignore_index``, where the package fails; normmax is differentiable in alpha and budget in the budget.
 
 Normmax and budget are implemented in ``integrations/_normmax.py``.
 """

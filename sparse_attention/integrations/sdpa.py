@@ -13,7 +13,6 @@ import functools
 import re
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
@@ -41,18 +40,6 @@ _WITHOUT = {  # functions that compute attention by softmax without calling scal
 
 
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
-_PRODUCTS = {
-    torch.matmul,
-    Tensor.matmul,
-    Tensor.__matmul__,
-    Tensor.__rmatmul__,
-    torch.bmm,
-    Tensor.bmm,
-    torch.mm,
-    Tensor.mm,
-}
-_PRODUCTS |= {torch.baddbmm, Tensor.baddbmm, torch.einsum}
-_LAYERS = {F.linear, F.layer_norm, F.rms_norm, F.group_norm, F.conv1d, F.conv2d}  # after them, scores are features
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 
 
@@ -92,7 +79,7 @@ def scaled_dot_product_attention(
             since torch raises those. RuntimeError: is_causal together with attn_mask.
     """
     mapping, params = made(mapping, params)
-    _, (alpha, _, factor, _) = mapped(mapping, params)
+    _, (alpha, _, factor, *_) = mapped(mapping, params)
     special = getattr(query, "is_nested", False) or (attn_mask is not None and attn_mask.__class__ not in PLAIN)
     if alpha == 1.0 and not (replacing and special):  # these need torch's function itself
         if factor != 1.0:
@@ -212,11 +199,9 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     pass uses the same mapping, also after the block. Attention in any other torch.autograd.Function raises an error, unless
     the block is inside that Function. torch.cond and other operators that run functions in graphs of their own raise one, too.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often do not call torch's function; within
-    the block they raise an error: use `sa.nn.replace` for them. At the end of the block, a warning names the modules that
-    computed attention by a softmax of their own: one whose result, perhaps after dropout or a change of shape or dtype, was
-    multiplied in a matrix product with computed values (not with a parameter), and whose scores were such a product, too, or
-    whose module has "attention" or "attn" in the name of its class. So routers and classifiers are not named. Weighted sums
-    without a matrix product, code outside a module, and compiled code are not watched for this.
+    the block they raise an error: use `sa.nn.replace` for them. At the end of the block, a warning names the modules
+    that computed a softmax of their own and have "attention" or "attn" in the name of their class. Other modules and compiled
+    code are not watched for this.
 
     Args:
         mapping, params: as in `sparse_attention`.
@@ -337,7 +322,6 @@ class _Mode(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.blocks: list[_Block] = []
-        self.marks: dict[int, tuple[Any, str]] = {}  # by the id of a tensor: the tensor, and what `_mark` says of it
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _THEIRS:
@@ -358,31 +342,11 @@ class _Mode(TorchFunctionMode):
             else:
                 told = f"{type(where).__name__} calls {func.__name__} itself, which computes softmax and which neither sdpa.use nor sa.nn.replace can change; use sa.nn.MultiheadAttention there, or call F.scaled_dot_product_attention"
             raise RuntimeError(told)
-        out = func(*args, **(kwargs or {}))
-        if not torch.compiler.is_compiling():
-            self._watch(func, args, out)
-        return out
-
-    def _watch(self, func: Any, args: Any, out: Any) -> None:
-        """Follow scores to a softmax, and its result to a product with values; note the module that computes it."""
-        if out.__class__ is not Tensor:
-            return
-        mark = max((m for x in args if (m := self._mark(x)) is not None), default=None) if self.marks else None
-        if func in _SOFTMAX:
-            if (where := _caller()) is not None and (mark == "" or _ATTENDS.search(type(where).__name__)):
-                self.marks[id(out)] = weakref.ref(out), type(where).__name__
-        elif func in _PRODUCTS:
-            if not any(isinstance(y, nn.Parameter) for x in args if isinstance(x, Tensor) for y in (x, x._base)):
-                if mark:
-                    self.blocks[-1].own.append(mark)
-                self.marks[id(out)] = weakref.ref(out), ""
-        elif mark is not None and (mark or func not in _LAYERS) and out.numel() == getattr(args[0], "numel", int)():
-            self.marks[id(out)] = weakref.ref(out), mark  # dropout, another shape or dtype, a mixture of the heads
-
-    def _mark(self, x: Any) -> str | None:
-        """The name of the module whose softmax gave x, "" for a product of computed tensors, otherwise None."""
-        found = self.marks.get(id(x))
-        return found[1] if found is not None and found[0]() is x else None
+        if func in _SOFTMAX and not torch.compiler.is_compiling():
+            name = type(_caller()).__name__
+            if _ATTENDS.search(name):
+                self.blocks[-1].own.append(name)
+        return func(*args, **(kwargs or {}))
 
 
 __all__ = ["scaled_dot_product_attention", "use"]

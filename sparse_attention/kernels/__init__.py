@@ -131,13 +131,12 @@ def select(op: str, x: Tensor) -> ModuleType:
     return module
 
 
-def fused(op: str, x: Tensor, params: dict[str, Any]) -> ModuleType | None:
-    """The backend that can process scores ``x [..., n]`` of this dtype with a mask in one launch, or None."""
+def fused(x: Tensor) -> ModuleType | None:
+    """The backend that may process scores ``x`` and a mask in one launch, or None; its `plan` says for which operations."""
     choice = _here() if _blocks else _choice
     if choice != "triton" and (choice != "auto" or not x.is_cuda):
         return None
-    module = _loaded.get("triton") or backend("triton")
-    return module if module.available(op, x) and module.exact(params) else None
+    return _loaded.get("triton") or backend("triton")
 
 
 def build() -> str:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .. import mappings  # noqa: F401  (registers them)
 from ..describe import LEARNED, Param, Spec
-from ..registry import Mapping, make, shown, spec
+from ..registry import Mapping, built, checked, shown, spec
 from ..rows.forward_mode import forward_levels, integral, split
 from ..rows.shape import compiling, last, per_row
 from ..rows.slope import AtClass, Slope, reduced
@@ -93,9 +93,7 @@ def _given(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
 def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
     """The mapping as a module, and the inputs it needs in addition to scores."""
     if inspect.isclass(mapping):
-        raise TypeError(
-            f"{shown(mapping)} must be called first: pass a module, such as {mapping.__name__}(), or a name"
-        )
+        checked(mapping)  # which raises
     known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
     name = known.name if isinstance(known, Spec) else shown(mapping)
     if name not in REGULARISERS and name not in GRIDS:
@@ -106,15 +104,10 @@ def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
         )
     each = (*known.inputs, *(param.name for param in known.params if param.each))  # type: ignore[union-attr]
     inputs = {key: params.pop(key) for key in each if params.get(key) is not None}
-    if isinstance(mapping, str):
-        mapping = make(mapping, **params)
-    elif params:
-        raise ValueError(
-            f"{', '.join(params)} given with a module: pass the name {name!r}, or set parameters when you make the module"
-        )
-    if mapping.params.get("mode", "exact") != "exact":
+    made: Mapping = built(mapping, params)
+    if made.params.get("mode", "exact") != "exact":
         raise ValueError("oscarmax(mode='paper') solves no regularised problem, so it has no loss; use mode='exact'")
-    return mapping, inputs
+    return made, inputs
 
 
 def _value(

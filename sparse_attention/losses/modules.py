@@ -12,32 +12,7 @@ from .fenchel_young import ENTMAX, FUSEDMAX, SMOOTHING, _built, fenchel_young, s
 from .hinge import HOURGLASS, SPARSEGEN, sparsegen_hinge, sparsehourglass_hinge
 
 
-class _Loss(nn.Module):
-    """Stores the options of a loss: ``weight`` as a buffer, the others as attributes."""
-
-    def __init__(
-        self,
-        dim: int = -1,
-        reduction: str = "mean",
-        weight: Tensor | None = None,
-        ignore_index: int = -100,
-        label_smoothing: float = 0.0,
-    ) -> None:
-        super().__init__()
-        self.dim, self.reduction, self.ignore_index = dim, REDUCTION.check(reduction), ignore_index
-        self.label_smoothing = SMOOTHING.check(label_smoothing)
-        self.register_buffer("weight", weight)
-
-    @property
-    def options(self) -> dict[str, Any]:
-        kept = ("dim", "reduction", "weight", "ignore_index", "label_smoothing")
-        return {name: getattr(self, name) for name in kept}
-
-    def extra_repr(self) -> str:
-        return f"reduction={self.reduction!r}"
-
-
-class FenchelYoungLoss(_Loss):
+class FenchelYoungLoss(nn.Module):
     """Module version of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
 
     Args:
@@ -56,8 +31,19 @@ class FenchelYoungLoss(_Loss):
         label_smoothing: float = 0.0,
         **params: Any,
     ) -> None:
-        super().__init__(dim, reduction, weight, ignore_index, label_smoothing)
+        super().__init__()
+        self.dim, self.reduction, self.ignore_index = dim, REDUCTION.check(reduction), ignore_index
+        self.label_smoothing = SMOOTHING.check(label_smoothing)
+        self.register_buffer("weight", weight)
         self.mapping = _built(mapping, params)[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        kept = ("dim", "reduction", "weight", "ignore_index", "label_smoothing")
+        return {name: getattr(self, name) for name in kept}
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
 
     def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
         return fenchel_young(scores, target, self.mapping, mask=mask, **self.options, **inputs)
@@ -86,10 +72,13 @@ class FusedmaxLoss(FenchelYoungLoss):
         super().__init__("fusedmax", lam=lam, gamma=gamma, **options)
 
 
-class SoftmaxLoss(_Loss):
+class SoftmaxLoss(FenchelYoungLoss):
     """Module version of :func:`softmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
 
-    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__("softmax", *given, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
         return softmax_loss(scores, target, mask=mask, **self.options)
 
 

@@ -82,63 +82,45 @@ def over_rows(
     """``function(x [..., n], mask, **params)``, a mapping along the last dimension, on each row of a jagged tensor.
 
     Args:
-        scores: ``[B, ..., *, ...]``; dim is any dimension except the first.
-        mask: bool, jagged, with the lengths of the scores, and broadcastable to them.
-        params: numbers; tensors as `shape.per_row` takes them, in which the ragged dimension has size 1; and jagged
-            tensors like the mask, which have a value for each position.
+        scores: ``[B, *]`` or ``[B, *, ...]``; dim is any dimension except the first.
+        mask: bool, jagged, with the shape of the scores.
+        params: numbers, and tensors of one value.
     Returns:
         jagged, with the shape of the scores; it can be combined with them in arithmetic.
     Raises:
-        TypeError: the mask is not jagged. ValueError: dim is 0 or out of range; the lengths differ.
+        TypeError: the mask is not jagged. ValueError: dim is 0 or out of range; the shapes differ; a tensor among params
+            has several values.
     """
-    dim, ragged, ends = whole(dim), scores._ragged_idx, ends_of(scores, "scores")  # type: ignore[attr-defined]
+    dim, ends = whole(dim), ends_of(scores, "scores")
     dim = dim + scores.ndim if dim < 0 else dim
-    if not 0 < dim < scores.ndim:
-        raise ValueError(f"dim={dim} is out of range: 1 to {scores.ndim - 1} for nested scores {tuple(scores.shape)}")
-    sizes = [1 if i == ragged else scores.shape[i] for i in range(scores.ndim)]
-    like = scores.values().detach().new_empty(()).expand(sizes)  # type: ignore[operator]
-    order = [ragged, *(i for i in range(1, scores.ndim) if i not in (ragged, dim)), *([] if dim == ragged else [dim])]
-
-    def by_position(x: Tensor, name: str) -> Tensor:
-        """The values of a jagged tensor as ``[N, ..., n]``, or ``[N, ...]`` if dim is ragged."""
-        if not jagged(x):
-            raise TypeError(
-                f"{name} must be nested like the scores: use nested_tensor_from_jagged(..., scores.offsets())"
-            )
-        alike(ends_of(x, name), ends, name, "scores")
-        if x.ndim != scores.ndim or x._ragged_idx != ragged:  # type: ignore[attr-defined]
-            raise ValueError(f"{name} {tuple(x.shape)} does not broadcast to the scores {tuple(scores.shape)}")
-        return x.values().permute([i - 1 for i in order])  # type: ignore[operator]
-
-    def by_row(value: Tensor, name: str) -> Tensor:
-        """A parameter as ``[B or 1, ..., 1]``."""
-        shaped = per_row(value, like, dim, name)
-        return shaped if dim == ragged else shaped.squeeze(ragged - (dim < ragged))
-
-    x = by_position(scores, "scores")
+    if scores._ragged_idx != 1 or not 0 < dim < scores.ndim:  # type: ignore[attr-defined]
+        allowed = f"dim from 1 to {scores.ndim - 1} and nested scores [B, *, ...], see transpose"
+        raise ValueError(f"dim={dim} of nested scores {tuple(scores.shape)}: mappings take {allowed}")
+    if bad := [name for name, value in params.items() if isinstance(value, Tensor) and value.numel() != 1]:
+        raise ValueError(f"{bad[0]} must be one number for nested scores; for several, pad them and pass a mask")
+    x = scores.values()  # type: ignore[operator]
+    keep = None
+    if mask is not None:
+        if not jagged(mask):
+            raise TypeError("mask must be nested like the scores: use nested_tensor_from_jagged(..., scores.offsets())")
+        alike(ends_of(mask, "mask"), ends, "mask", "scores")
+        keep = mask.values()  # type: ignore[operator]
+        if keep.shape != x.shape:
+            raise ValueError(f"mask {tuple(mask.shape)} must have the shape of the scores {tuple(scores.shape)}")
     if not len(x):
         return scores.clone()
-    given = {"mask": mask, **params}
-    each = {name: by_position(t, name) for name, t in given.items() if t is not None and (name == "mask" or jagged(t))}
-    rows = {name: by_row(t, name) for name, t in params.items() if isinstance(t, Tensor) and name not in each}
-
-    def computed(which: Tensor, at: Callable[[Tensor], Tensor]) -> Tensor:
-        """The result for the given sequences, int64 ``[b]`` or ``[N]``; ``at`` selects their values from the packed ones."""
-        own = {name: value if len(value) == 1 else value[which] for name, value in rows.items()}
-        return function(at(x), **{**given, **own, **{name: at(value) for name, value in each.items()}})
-
-    if dim != ragged:
-        out = computed(torch.repeat_interleave(ends.diff(), output_size=len(x)), lambda value: value)
+    if dim > 1:
+        out = function(x.movedim(dim - 1, -1), None if keep is None else keep.movedim(dim - 1, -1), **params)
+        out = out.movedim(-1, dim - 1)
     else:
         parts, places = [], []
-        for which, (at,) in together(ends):
+        for _, (at,) in together(ends):
             if at.numel():
-                part = computed(which, lambda value, at=at: value[at].movedim(1, -1))  # type: ignore[misc]
-                parts.append(part.movedim(-1, 1).flatten(0, 1))
+                rows = [None if t is None else t[at].movedim(1, -1) for t in (x, keep)]  # [b, ..., n]
+                parts.append(function(*rows, **params).movedim(-1, 1).flatten(0, 1))
                 places.append(at.flatten())
         out = packed(parts, places)
-    values = out.permute([order.index(i) for i in range(1, scores.ndim)])
-    return torch.nested.nested_tensor_from_jagged(values, ends, jagged_dim=ragged)
+    return torch.nested.nested_tensor_from_jagged(out, ends)
 
 
 def over_segments(

@@ -25,7 +25,6 @@ WEIGHTS, ENCODING = "weights.safetensors", "encoding"
 PRELOAD = ("tasks.fairseq_plugin.parts", "tasks.training.processes")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."
-TRAINING_SHARE = 0.97  # share of the progress bar for training; the rest is for writing the best weights
 
 _MEASURED = [
     Metric("gnorm", "norm", 0, 2, None, "of the gradient, mean over updates"),
@@ -43,19 +42,17 @@ TRAINING = {metric.name: metric for metric in _MEASURED}
 
 
 class TrainingMonitor:
-    """Reports the progress of the training as the progress of the cell, and once that the attention has collapsed."""
+    """The monitor of a cell, which is also told once that the attention has collapsed."""
 
-    def __init__(self, monitor: Monitor, config: Config | None = None) -> None:
-        self.monitor, self.config, self.told = monitor, config, False
+    def __init__(self, monitor: Monitor, config: Config) -> None:
+        self.config, self.told = config, False
+        self.monitor, self.stage, self.note = monitor, monitor.stage, monitor.note
 
-    def updated(self, epoch: float, max_epoch: int, stats: Mapping[str, float]) -> None:
-        self.monitor.stage(f"epoch {int(epoch) + 1}/{max_epoch}", TRAINING_SHARE * epoch / max_epoch, **stats)
-
-    def epoch_done(self, history: list[dict[str, float]]) -> None:
+    def curve(self, history: list[dict[str, float]]) -> None:
         self.monitor.curve(history)
         row = history[-1]
         log.info("epoch %d: %s", row["epoch"], ", ".join(f"{k} {v:.4g}" for k, v in row.items() if k != "epoch"))
-        if self.told or self.config is None:
+        if self.told:
             return
         curves = {key: [one.get(key, math.nan) for one in history] for key in row}
         if first := convergence.collapsed(curves, self.config):
@@ -63,9 +60,6 @@ class TrainingMonitor:
             share = convergence.one_word(row["dev/attention_support"])
             where = f"WARNING: epoch {row['epoch']:.0f}: all attention is on one word in {share} of steps since epoch {first}"
             self.note(f"{where}, so the scores get almost no gradient. {convergence.advice(self.config)}")
-
-    def note(self, text: str) -> None:
-        self.monitor.note(text)
 
 
 def train(

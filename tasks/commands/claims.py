@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -20,7 +19,7 @@ from repro.report import pictures as drawings
 from repro.statistics import FEWEST, holm
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
-from tasks.commands import recorded
+from tasks.commands import records
 from tasks.config import compose
 
 # table -> its task, the score and its name, and the row that the others are compared with
@@ -53,12 +52,12 @@ def of_tables(tables: Iterable[Table]) -> list[Outcome]:
 
 
 def write(results: Path) -> int:
-    """`scripts/claims.py`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
+    """`scripts/results.py --claims`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
-    wanted = {recorded.file_of(c.experiment, c.profile, results) for c in compose.claims() if c.experiment}
-    found = of_tables(recorded.read(path).table for path in sorted(wanted) if path.is_file())
+    wanted = {records.file_of(c.experiment, c.profile, results) for c in compose.claims() if c.experiment}
+    found = of_tables(records.read(path).table for path in sorted(wanted) if path.is_file())
     for one in found:
         part, claim, n = one.part, one.claim, f"n = {one.part.seeds}" if one.part.n else ""
         outcome, measured = one.outcome + _mark(one)[-1:], part.measured(one.decimals)
@@ -147,22 +146,12 @@ def better(tables: Iterable[Table], row: str = "sparsemax") -> dict[str, float]:
 
 
 def _small(tables: Sequence[Table]) -> str:
-    """The size of the models and of their training data, from the configurations and the records."""
-    units = [_units("setting", f"{task}_cpu") for task in ("translation", "summarization", "snli_esim", "imdb")]
-    sizes = {}
-    for table in tables:
-        if (of := TASKS.get(table.name)) and (found := [f for row in table.blocks[0].rows for f in row.results]):
-            sizes[of[0]] = f"{round(found[0].facts['sizes']['train'], -3):,} ({of[0]})"
-    told = [sizes[of[0]] for of in TASKS.values() if of[0] in sizes]
-    return f"LSTMs of {min(units)} to {max(units)} units" + (f", trained on {_and(told)} examples" if told else "")
-
-
-def _units(room: str, name: str) -> int:
-    """The units of a model in configs: its own, or those of the model that it extends."""
-    text = (compose.ROOT / "configs" / room / f"{name}.yaml").read_text(encoding="utf-8")
-    found = re.search(r"^hidden_dim: (\d+)", text, re.M)
-    of = re.search(r"^  - /model: (\w+)|^defaults: \[(\w+)", text, re.M)
-    return int(found[1]) if found else _units("model", of[1] or of[2])  # type: ignore[index]
+    """The size of the models and of their training data, from the records."""
+    by_name = {table.name: [found for row in table.blocks[0].rows for found in row.results] for table in tables}
+    first = [(task, by_name[name][0]) for name, (task, *_) in TASKS.items() if by_name.get(name)]
+    units = [found.config["model"]["hidden_dim"] for _, found in first]
+    told = [f"{round(found.facts['sizes']['train'], -3):,} ({task})" for task, found in first]
+    return f"LSTMs of {min(units)} to {max(units)} units, trained on {_and(told)} examples" if first else "LSTMs"
 
 
 def _least(outcomes: Sequence[Outcome]) -> str:

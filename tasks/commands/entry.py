@@ -1,61 +1,62 @@
-"""The command-line grammar shared by all scripts: NAMES, key=value and --flags, derived from a function's signature.
+"""The scripts' command lines: argparse, with the options that a function's signature declares.
 
-    cell                   a required word, which may contain anything    python scripts/evaluate.py toy/sparsemax
-    *names                 further words                                  python scripts/reproduce.py demo laha2018_table2
-    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; the signature has _ for a dot or dash in the name
+    cell                   a required word                              python scripts/evaluate.py toy/sparsemax
+    *names                 further words                                python scripts/reproduce.py demo laha2018_table2
+    *, nbest: int = 1      a value: --nbest 3, --nbest=3 or nbest=3; _ in the signature is a dash, and in paths_ a dot
        only: list[str]     several values: --only softmax sparsemax, or the option twice
        heat: bool = False  --heat
        overrides           every other key=value, +key=value and ~key, for Hydra
 
-The docstring of a script is its help. A function with the parameter `arguments` parses the command line itself
-(train.py does, with Hydra); a function with the parameter `help` prints additional help. Needs only Python's standard
-library.
+The docstring of a script is its help. A function with the parameter `help` prints additional help. Needs only Python's
+standard library.
 """
 
-import difflib
+import argparse
 import inspect
 import os
-import re
+import pkgutil
 import select
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
-# Errors whose message is meant for the user, by class name: most scripts import neither store nor data.
-EXPECTED = ("Refused",)
+EXPECTED = "Refused"  # the class of errors whose message is for the user, here and in the library
+SHORT = {"multirun": ("-m",)}
+HELP = {"-h", "--help"}
+
+Main = Callable[..., int | None]
 
 
-def command(main: Callable[..., int | None]) -> Callable[..., int]:
-    """Turn `main` into a script, a function `run(arguments)`, and run it if its file is the one that Python was started with.
+def command(main: Main) -> Callable[..., int]:
+    """Turn `main` into a script (`commands`) that does one thing."""
+    return _script(main.__globals__, {"": main})
 
-    `run` parses the arguments (default: `sys.argv`), calls `main` and returns the exit status: the value returned by
-    `main` (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C,
-    141 if the pipe was closed early (`| head`), as for other commands.
+
+def commands(script: Mapping[str, Any], module: str, *words: str) -> Callable[..., int]:
+    """A script whose first word names what it does: a function `run(arguments)`, which runs if Python was started with the script.
+
+    `run` parses the arguments (default: `sys.argv`), calls the function and returns the exit status: the value that it
+    returns (0 if None), 1 if it failed, 2 for invalid arguments or an invalid configuration, 130 after Ctrl-C, 141 if the
+    pipe was closed early (`| head`), as for other commands.
+
+    Args:
+        script: the globals of the script, for its docstring and name.
+        module: where the functions are; it is imported only to call one of them.
+        words: their names; a `_` behind is no part of the word.
     """
-    wants = inspect.signature(main, eval_str=True).parameters
-    text = main.__globals__["__doc__"]
+    return _script(script, {word.strip("_"): f"{module}:{word}" for word in words})
 
+
+def _script(script: Mapping[str, Any], mains: Mapping[str, Main | str]) -> Callable[..., int]:
     def run(arguments: list[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
-        asked = {"-h", "--help"} & set(given)
         try:
-            if asked:
-                print(text)
-            if "arguments" in wants:
-                return main(given) or 0
-            if asked and "help" not in wants:
-                return 0
-            names, options = parse(wants, [word for word in given if word not in asked])
-            if asked:
-                return main(*names, **options, help=True) or 0
-            needed = [name.upper() for name, one in wants.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
-            if len(names) < len(needed):
-                print(f"{text}\nerror: {needed[len(names)]} is missing; see above what it may be", file=sys.stderr)
-                return WRONG
-            return main(*names, **options) or 0
+            status = _called(str(script["__doc__"]), mains, given)
+            sys.stdout.flush()
+            return status
         except KeyboardInterrupt:
             print("stopped; run the same command again to continue", file=sys.stderr, flush=True)
             sys.stdout.flush()
@@ -71,31 +72,44 @@ def command(main: Callable[..., int | None]) -> Callable[..., int]:
                 return UNREAD
             if said := _full(error):
                 print(f"error: {said}", file=sys.stderr)
+                _drop()
                 return FAILED
-            if isinstance(error, RuntimeError) and not {c.__name__ for c in type(error).__mro__} & set(EXPECTED):
+            if isinstance(error, RuntimeError) and EXPECTED not in [c.__name__ for c in type(error).__mro__]:
                 raise
             print(f"error: {error}", file=sys.stderr)
             return FAILED
 
-    if main.__module__ == "__main__":
+    if script["__name__"] == "__main__":
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # of a Latin-1 terminal
-        status = run()
-        try:
-            sys.stdout.flush()
-        except OSError as error:
-            status = UNREAD if isinstance(error, BrokenPipeError) and _unread() else FAILED
-            if said := _full(error):
-                print(f"error: {said}", file=sys.stderr)
-                _drop()
-        sys.exit(status)
+        sys.exit(run())
     return run
+
+
+def _called(text: str, mains: Mapping[str, Main | str], given: list[str]) -> int:
+    """Call the function that a command line means. Raises ValueError if the command line is invalid."""
+    if asked := bool(HELP & set(given)):
+        print(text)
+        given = [word for word in given if word not in HELP]
+    if asked and "" not in mains:
+        return 0
+    name = "" if "" in mains else given.pop(0) if given else ""
+    if name not in mains:
+        raise ValueError(_unknown(name, mains) if name else f"name what to do: {', '.join(mains)}; -h prints the help")
+    main: Any = mains[name]
+    if isinstance(main, str):
+        main = pkgutil.resolve_name(main)
+    wants = inspect.signature(main, eval_str=True).parameters
+    if asked and "help" not in wants:
+        return 0
+    names, options = parse(wants, given)
+    return main(*names, **options, **{"help": True} if asked else {}) or 0
 
 
 def _full(error: Exception) -> str:
     """What to say if an error came from a full disk and does not say so itself; else ""."""
     from repro.files import disk_full, explain
 
-    if {c.__name__ for c in type(error).__mro__} & set(EXPECTED) or not disk_full(error):
+    if EXPECTED in [c.__name__ for c in type(error).__mro__] or not disk_full(error):
         return ""
     return str(explain(error, getattr(error, "filename", None) or "a file or the output"))
 
@@ -115,81 +129,76 @@ def _unread() -> bool:
     return gone
 
 
-def parse(wants: Mapping[str, inspect.Parameter], arguments: Iterable[str]) -> tuple[list[Any], dict[str, Any]]:
+class Parser(argparse.ArgumentParser):
+    """A parser that raises ValueError."""
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise ValueError(f"{message}; -h prints the help")
+
+
+def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     """Parse a command line into its words and its options. Raises ValueError if it is invalid."""
-    options = {n.strip("_"): p for n, p in wants.items() if p.kind is p.KEYWORD_ONLY and n not in ("overrides", "help")}
-    needed = [p for p in wants.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    further = any(p.kind is p.VAR_POSITIONAL for p in wants.values())
-    names: list[Any] = []
-    overrides: list[str] = []
-    given: dict[str, Any] = {}
-    words = list(arguments)
-    while words:
-        word = words.pop(0)
-        key, equals, value = word.partition("=")
-        name = re.sub("[-.]", "_", key.removeprefix("--"))
-        if name in options and (word.startswith("--") or equals):
-            kind = options[name].annotation
-            if kind is bool:
-                if equals:
-                    raise ValueError(f"--{name} takes no value; leave ={value} out")
-                values: Any = True
-            else:
-                several = typing.get_origin(kind) is list
-                read = [value] if equals else words[:1]
-                del words[: not equals]
-                while several and not equals and not further and words and not re.match(r"--|[\w.]+=", words[0]):
-                    read.append(words.pop(0))
-                if not read:
-                    raise ValueError(f"{word} needs a value")
-                values = [_value(key, one, kind) for one in read]
-                values = [*given.get(options[name].name, ()), *values] if several else values[-1]
-            given[options[name].name] = values
-        elif word.startswith("-") and word != "-":
-            flags = [f"--{_spelt(n)}" for n in options]
-            from tasks.config.request import settable  # needed for a wrong word only
-
-            if "overrides" in wants and settable(key.lstrip("-")):
-                value = "" if equals else f"={words[0]}" if words and "=" not in words[0] else "=VALUE"
-                setting = word.lstrip("-") + value
-                raise ValueError(f"{key} is unknown here; write {setting}, without dashes; -h prints the help")
-            raise ValueError(_unknown(key, flags))
-        elif len(names) < len(needed):
-            names.append(_value(needed[len(names)].name.upper(), word, needed[len(names)].annotation))
-        elif (equals or word[:1] in ("+", "~")) and "overrides" in wants:
-            overrides.append(word)
-        elif equals:
-            known = [f"{_spelt(n)}=" for n, p in options.items() if p.annotation is not bool]
-            raise ValueError(_unknown(f"{key}=", known))
-        elif further:
-            names.append(word)
+    parser, keys, flags = Parser(add_help=False, allow_abbrev=False), set(), []
+    needed = [name for name, parameter in wants.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    further = inspect.Parameter.VAR_POSITIONAL in [parameter.kind for parameter in wants.values()]
+    free = "overrides" in wants
+    for name, parameter in wants.items():
+        kind, several = parameter.annotation, typing.get_origin(parameter.annotation) is list
+        if several or types.NoneType in typing.get_args(kind):
+            kind = typing.get_args(kind)[0]
+        if typing.get_origin(kind) is typing.Literal:
+            declared: dict[str, Any] = {"choices": typing.get_args(kind)}
         else:
-            settings = "; write settings as KEY=VALUE, such as task=toy" if "overrides" in wants else ""
+            declared = {"type": kind}
+        if name in needed:
+            parser.add_argument(name, metavar=name.upper(), **declared)
+        elif name not in ("overrides", "help") and parameter.kind is parameter.KEYWORD_ONLY:
+            key = name.strip("_").replace("paths_", "paths.").replace("_", "-")
+            flags.append(f"--{key}")
+            if kind is bool:
+                declared = {"action": "store_true"}
+            else:
+                keys.add(key)
+            if several:  # beside words, an option takes one value
+                declared |= {"action": "append"} if further else {"action": "extend", "nargs": "+"}
+            required = parameter.default is parameter.empty
+            parser.add_argument(
+                flags[-1], *SHORT.get(name, ()), dest=name, required=required, default=argparse.SUPPRESS, **declared
+            )
+    if further or free:
+        parser.add_argument("_words", nargs="*", default=())
+    typed = [f"--{word}" if "=" in word and word.partition("=")[0] in keys else word for word in arguments]
+    namespace, unasked = parser.parse_known_intermixed_args(typed)
+    if unasked:
+        raise ValueError(_unasked(unasked[0], flags, typed, free))
+    options = vars(namespace)
+    names, overrides = [options.pop(name) for name in needed], []
+    for word in options.pop("_words", ()):
+        if free and ("=" in word or word[:1] in ("+", "~")):
+            overrides.append(word)
+        elif "=" in word:
+            raise ValueError(_unknown(word.partition("=")[0] + "=", [f"{key}=" for key in keys]))
+        elif not further:
+            settings = "; write settings as KEY=VALUE, such as task=toy" if free else ""
             raise ValueError(f"unexpected argument {word!r}{settings}; -h prints the help")
-    if missing := [n for n, p in options.items() if p.default is p.empty and p.name not in given]:
-        raise ValueError(f"--{missing[0]} is missing; -h prints the help")
-    return names, given | ({"overrides": overrides} if "overrides" in wants else {})
+        else:
+            names.append(word)
+    return names, options | ({"overrides": overrides} if free else {})
 
 
-def _spelt(name: str) -> str:
-    return name.replace("paths_", "paths.").replace("_", "-")
+def _unasked(word: str, flags: Sequence[str], arguments: list[str], free: bool) -> str:
+    """What to say of an option or word that a script does not take."""
+    from tasks.config.request import settable
+
+    key, equals, value = word.partition("=")
+    if free and settable(key.lstrip("-")):
+        after = arguments[arguments.index(word) + 1 :][:1]
+        value = value if equals else after[0] if after and "=" not in after[0] else "VALUE"
+        return f"{key} is unknown here; write {key.lstrip('-')}={value}, without dashes; -h prints the help"
+    return _unknown(key, flags)
 
 
-def _unknown(what: str, known: list[str]) -> str:
-    found = difflib.get_close_matches(what, known, n=1)
-    near = f" (did you mean {found[0]!r}?)" if found else ""
-    return f"{what} is unknown here{near}; there are: {', '.join(known) or 'none'}; -h prints the help"
+def _unknown(what: str, known: typing.Iterable[str]) -> str:
+    from repro.errors import near
 
-
-def _value(key: str, text: str, kind: Any) -> Any:
-    """Convert `text` to `kind`: `int`, `float`, `str`, `Path`, a `Literal`, or the item type of a `list` of these."""
-    if typing.get_origin(kind) in (list, types.UnionType, typing.Union):
-        kind = next(k for k in typing.get_args(kind) if k is not types.NoneType)
-    if typing.get_origin(kind) is typing.Literal:
-        if text not in typing.get_args(kind):
-            raise ValueError(_unknown(f"{key}={text}", [f"{key}={k}" for k in typing.get_args(kind)]))
-        return text
-    try:
-        return kind(text)
-    except ValueError:
-        raise ValueError(f"{key}={text} must be a {'whole ' * (kind is int)}number") from None
+    return f"{what} is unknown here{near(what, known)}; there are: {', '.join(known) or 'none'}; -h prints the help"

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.identity import pair
-from tasks.commands import attending, reproduce
-from tasks.commands.attending import Finished
+from tasks.commands import attention_of, reproduce
+from tasks.commands.attention_of import Finished
 from tasks.config.files import values_in
 from tasks.config.request import REPRODUCE, Request
 from tasks.draw import attention
@@ -91,7 +91,7 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
         said = dict(map(pair, options.overrides))  # rows= and columns=, or else those of the figure
         points = figure.points and said.get("rows", figure.points)
         column = None if "columns" in said else figure.column
-        trained = attending.finished(figure.experiment, options.overrides, column, points=points)
+        trained = attention_of.finished(figure.experiment, options.overrides, column, points=points)
         if figure.rows and "rows" not in said:
             trained.cells = [one for one in trained.cells if one[0] in figure.rows] or trained.cells
         write, how = DRAW[figure.draw](figure, options, trained)
@@ -108,6 +108,7 @@ def listed() -> str:
         [
             "figures:",
             *lines,
+            f"without cells: {', '.join(values_in('paper_figures'))}",
             "",
             "Next: python scripts/reproduce.py EXPERIMENT with the same overrides trains the cells that a figure lacks",
         ]
@@ -135,9 +136,9 @@ def _outputs(figure: Figure, options: Options, trained: Finished) -> tuple[Write
     """Draw the attention of each row's model while it writes its own output."""
     texts, _ = _texts(figure, options)
     if texts:
-        examples, what = [attending.translated(trained, text) for text in texts], "A sentence chosen by hand"
+        examples, what = [attention_of.translated(trained, text) for text in texts], "A sentence chosen by hand"
     else:
-        rows = attending.stored(trained)
+        rows = attention_of.stored(trained)
         chosen = _stored(options.chosen, [weights for *_, weights in rows])
         examples = [attention.stored(rows, i) for i in chosen or attention.choose_sentences(rows, options.count)]
         what = "Test sentences"
@@ -148,16 +149,16 @@ def _forced(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
     pairs = list(zip(*_texts(figure, options), strict=True))
     if not pairs:
-        chosen = options.chosen or attention.choose_sentences(attending.stored(trained), 1)
-        pairs = [attending.stored_sentence(trained, i) for i in chosen]
-    examples = [attending.forced(trained, *pair) for pair in pairs]
+        chosen = options.chosen or attention.choose_sentences(attention_of.stored(trained), 1)
+        pairs = [attention_of.stored_sentence(trained, i) for i in chosen]
+    examples = [attention_of.forced(trained, *pair) for pair in pairs]
     return partial(attention.write, examples), "All forced to one output."
 
 
 def _aligned(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw how each row's model aligns two texts, with the structures used."""
     pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)]
-    examples = attending.aligned(trained, pairs or attending.stored_pairs(trained, options.count))
+    examples = attention_of.aligned(trained, pairs or attention_of.stored_pairs(trained, options.count))
     return partial(attention.write, examples), "Output (class); right: structures through the first text."
 
 
@@ -166,7 +167,7 @@ def _classified(figure: Figure, options: Options, trained: Finished) -> tuple[Wr
     texts = [side for side in _texts(figure, options) if side]
     if not texts:
         raise ValueError("this figure draws texts: give --text (and --with for the second text of a pair)")
-    examples = [attending.classified(trained, given) for given in zip(*texts, strict=True)]
+    examples = [attention_of.classified(trained, given) for given in zip(*texts, strict=True)]
     return partial(attention.write, examples), "One line a row: mapping, predicted class."
 
 
@@ -192,7 +193,8 @@ def _documents(figure: Figure, options: Options, place: Callable[[Path], Path]) 
     from tasks.draw import documents
 
     again = shlex.join(["python", "scripts/reproduce.py", figure.experiment, *options.overrides])
-    plan, store = reproduce.plan(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
+    one, cells = reproduce.outlined(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
+    (plan,), store = reproduce.prepared([one], [cells], options.overrides), reproduce.store_of(cells)
     results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
     points = documents.collect((row, config, cell.metrics) for row, config, cell in results if cell is not None)
     if points.empty:

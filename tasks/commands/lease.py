@@ -18,7 +18,7 @@ from repro.launch.display import clock
 from repro.plan import Plan
 from repro.results import archive, estimate
 from repro.store import Store
-from tasks.commands import recorded, reproduce
+from tasks.commands import records, reproduce
 from tasks.commands.driver import Driver
 from tasks.commands.rates import ASSUMED
 from tasks.config.request import Request
@@ -86,14 +86,14 @@ def main(request: Request) -> int:
         going = lease.reused < len(lease.done) < len(lease.cells) - len(lease.failed) and time.monotonic() < ends
         paces = estimate.estimate([("", cell) for cell in lease.cells.values()], begun.store, ASSUMED).paces
     for name in request.names:
-        path, count, *_ = recorded.record(replace(request, names=(name,)), folder)
+        path, count, *_ = records.record(replace(request, names=(name,)), folder)
         print(f"{path}: {count} cells" if count else f"{name}: no cell is finished")
     return status
 
 
 def restore(plan: Plan, store: Store, folder: Path) -> None:
     """Lay the results of a plan's cells that are recorded in a folder, and made by today's code from the same data, into the store."""
-    path = recorded.file_of(plan.experiment.name, plan.experiment.profile, folder)
+    path = records.file_of(plan.experiment.name, plan.experiment.profile, folder)
     known = {record["key"]: record for record in archive.cells_of(path)}
 
     def same(cell: Cell, record: archive.Archived) -> bool:

@@ -127,3 +127,9 @@ def site() -> dict[str, str]:
     made = {f"{s.name}.md": page(s) for s in specs}
     made |= {f"figures/{s.name}.svg": picture(s) for s in specs if drawable(s)}
     return {f"reference/mappings/{name}": text for name, text in made.items()}
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (ROOT / name).write_text(text, encoding="utf-8")
+    print("written:", ", ".join(pages()) + "; `git diff` shows what changed")

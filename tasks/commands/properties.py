@@ -170,7 +170,10 @@ def markdown(lines: list[dict[str, str]]) -> str:
 
 
 def page(K: int = 5, lam: float = 0.5, q: float = 0.4) -> str:
-    """The full text of docs/results/properties.md."""
+    """The full text of docs/results/properties.md. Raises ValueError unless the mappings are defined at these values."""
+    if K < 2 or lam >= 1 or lam == 0 or q <= 0:
+        needs = "needs classes >= 2, lam < 1 and not 0 (0 is sparsemax), q > 0"
+        raise ValueError(f"--classes {K} --lam {lam} --q {q}: {needs}")
     return (
         "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
         "    make properties-table\n\n"

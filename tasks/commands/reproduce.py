@@ -10,7 +10,7 @@ from typing import Any
 
 from repro import launch
 from repro import plan as plans
-from repro.errors import Problem, near
+from repro.errors import near
 from repro.identity import Cell, pair
 from repro.launch.display import clock, fitted
 from repro.plan.experiment import Experiment, Row
@@ -33,9 +33,18 @@ def experiments(request: Request) -> list[Experiment]:
 
 def outlined(request: Request, tools: plans.Tools | None = None) -> tuple[Experiment, list[Cell]]:
     """The one experiment of a request and its cells. Reads no data. Raises ConfigError."""
-    (one,) = experiments(request)
-    (cells,) = plans.outline([one], tools, request.overrides) if tools else outline([one], request.overrides)
+    if tools is None:
+        (one,), (cells,) = whole(request)
+    else:
+        (one,) = experiments(request)
+        (cells,) = plans.outline([one], tools, request.overrides)
     return one, cells
+
+
+def whole(request: Request, writes: bool = True) -> tuple[list[Experiment], list[list[Cell]]]:
+    """The experiments of a request and the cells of each. Reads no data. Raises ConfigError."""
+    loaded = experiments(request)
+    return loaded, outline(loaded, request.overrides, writes)
 
 
 def begin(request: Request) -> Driver:
@@ -46,82 +55,66 @@ def begin(request: Request) -> Driver:
         DataError: data are unavailable.
         StoreError: the launcher cannot start.
     """
-    loaded, rest = experiments(request), request.overrides
-    cells = outline(loaded, rest)
-    _, why = check_launcher(cells)
-    store = store_of(cells)
-    for told in (why, on_gpu(request, cells)):
+    loaded, groups = whole(request)
+    cells = [cell for group in groups for cell in group]
+    for told in (check_launcher(cells)[1], on_gpu(request, cells[0])):
         if told:
             print(told, file=sys.stderr)
     for one in loaded:
         if one.opening:
             print(fitted(one.opening), flush=True)
-    cost = estimate.estimate([("", cell) for group in cells for cell in group], store, ASSUMED)
+    store = store_of(cells)
+    cost = estimate.estimate([("", cell) for cell in cells], store, ASSUMED)
     told = cost.text("").splitlines()[-1]
     print(fitted(f"{', '.join(request.names)}: {told}. First the data are prepared"), file=sys.stderr)
-    return Driver(prepared(loaded, rest, cells), store, cost.paces)
+    return Driver(prepared(loaded, groups, request.overrides), store, cost.paces)
 
 
-def on_gpu(request: Request, cells: Sequence[Sequence[Cell]]) -> str:
+def on_gpu(request: Request, cell: Cell) -> str:
     """What the profile gpu would take, for the demo on a machine with a GPU; or ""."""
     names = [name for name in request.names if "gpu" in compose.page("experiment", name)["profiles"]]
-    if request.profile != "demo" or not names or config_of(cells)["runtime"]["device"] != "cuda":
+    if request.profile != "demo" or not names or cell.config["runtime"]["device"] != "cuda":
         return ""
     groups = outline([compose.experiment(name, "gpu") for name in names])
-    cost = estimate.estimate([("", cell) for group in groups for cell in group], store_of(groups), ASSUMED)
+    cost = estimate.estimate([("", one) for group in groups for one in group], store_of(groups[0]), ASSUMED)
     return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here"
 
 
-def plan(request: Request) -> tuple[plans.Plan, Store]:
-    """The plan of a request's one experiment, with its data prepared, and the store of its cells."""
-    one, cells = outlined(request)
-    (made,) = prepared([one], request.overrides, [cells])
-    return made, store_of([cells])
+def store_of(cells: Sequence[Cell]) -> Store:
+    """The store of the cells of experiments, which all have the same `paths`, `launcher` and `runtime`."""
+    return Store(cells[0].config["paths"]["outputs"])
 
 
-def config_of(cells: Sequence[Sequence[Cell]]) -> Mapping[str, Any]:
-    """The configuration of the first cell of experiments: all have the same `paths`, `launcher` and `runtime`."""
-    return next(cell for group in cells for cell in group).config
-
-
-def store_of(cells: Sequence[Sequence[Cell]]) -> Store:
-    """The store of the cells of experiments."""
-    return Store(config_of(cells)["paths"]["outputs"])
-
-
-def check_launcher(cells: Sequence[Sequence[Cell]]) -> tuple[int, str]:
+def check_launcher(cells: Sequence[Cell]) -> tuple[int, str]:
     """Return how many cells will run at a time, and why if that is not `runtime.workers`.
 
     Raises StoreError if the launcher cannot start, ConfigError if the profile needs a GPU and there is none.
     """
-    config = config_of(cells)
+    config = cells[0].config
     if config["runtime"]["device"] == "auto" and config["launcher"]["name"] != "slurm":
-        costs = {}
+        cost = {}
         for device in ("cuda", "cpu"):
-            of = [
-                replace(c, config={**c.config, "runtime": {**config["runtime"], "device": device}})
-                for g in cells
-                for c in g
-            ]
-            costs[device] = estimate.estimate([("", c) for c in of], store_of(cells), ASSUMED)
-        minutes, hours = costs["cuda"].gpu_minutes(costs["cuda"].total), costs["cpu"].total.hours
+            placed = {"runtime": {**config["runtime"], "device": device}}
+            labelled = [("", replace(cell, config={**cell.config, **placed})) for cell in cells]
+            cost[device] = estimate.estimate(labelled, store_of(cells), ASSUMED)
+        minutes, hours = cost["cuda"].gpu_minutes(cost["cuda"].total), cost["cpu"].total.hours
         told = "profile=gpu needs a GPU, and torch finds none here; it would take about"
-        told = f"{told} {clock(60 * minutes)} of an H200, and with runtime.device=cpu {clock(3600 * hours)} of this machine's cores"
+        told = f"{told} {clock(60 * minutes)} of an H200, and with runtime.device=cpu"
+        told = f"{told} {clock(3600 * hours)} of this machine's cores"
         told = f"{told}; add runtime.device=cpu, launcher=slurm_gpu, or profile=cpu, whose models are made for a CPU"
-        raise compose.ConfigError(Problem(told, "profile", "gpu"))
+        raise compose.ConfigError(told)
     return launch.ready(config["launcher"], config["runtime"])
 
 
 def prepared(
-    loaded: Sequence[Experiment], rest: Sequence[str], cells: Sequence[Sequence[Cell]] = (), sweep: str = ""
+    loaded: Sequence[Experiment], cells: Sequence[Sequence[Cell]], rest: Sequence[str], sweep: str = ""
 ) -> list[plans.Plan]:
-    """The plans of experiments, with all their data prepared; without `cells`, they are outlined.
+    """The plans of experiments, with the data of all their cells prepared.
 
     Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
     column has data.
     """
-    cells = cells or outline(loaded, rest)
-    check_launcher(cells)
+    check_launcher([cell for group in cells for cell in group])
     made = plans.planned(loaded, cells, TOOLS, rest, sweep)
     refuse_empty(made)
     return made
@@ -145,7 +138,7 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
         if o.key == "mapping":
             name = o.values[0]
             told = f"{o.text} would put {name} into every row; add={name} adds a row, and rows=LABEL keeps some"
-            raise compose.ConfigError(Problem(told, o.key, name))
+            raise compose.ConfigError(told)
         if o.key.startswith("mapping.") and not o.adds:
             lacking(o.key, dict.fromkeys(row.mapping for row in experiment.rows))
     if read and experiment.columns and experiment.rows:
@@ -185,8 +178,7 @@ def _part(experiment: Experiment, rows: Sequence[str], columns: Sequence[str]) -
             if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
                 known = [names(each)[0] for each in having]
                 where = f"{what}={pattern} matches no {what[:-1]} of {experiment.name}, profile={experiment.profile}"
-                told = f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')"
-                raise compose.ConfigError(Problem(told, what, pattern, known))
+                raise compose.ConfigError(f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')")
         return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
 
     kept = fitting("columns", columns, experiment.columns, lambda column: (column.key, column.label))
@@ -216,20 +208,23 @@ def _added(experiment: Experiment, text: str) -> list[Row]:
 
 
 def main(request: Request) -> int:
-    """Run experiments and print their tables, or only the plan. Returns the exit status, 1 if a cell failed.
+    """Run experiments and print their tables. Returns the exit status, 1 if a cell failed.
 
     Raises:
         ValueError: the configuration is invalid.
         DataError: data are unavailable.
         StoreError: the launcher cannot start, or the store cannot be read or written.
     """
-    if request.plan:
-        loaded = experiments(request)
-        title = f"Plan of {', '.join(request.names)}, profile {loaded[0].profile}"
-        groups = zip(loaded, outline(loaded, request.overrides, writes=False))
-        print(estimated([(one.columns[c.column].label, c) for one, cells in groups for c in cells], title))
-        return 0
     return begin(request).run()
+
+
+def plan(request: Request) -> int:
+    """Print the plan of experiments. Returns exit status 0. Raises ConfigError."""
+    loaded, groups = whole(request, writes=False)
+    title = f"Plan of {', '.join(request.names)}, profile {loaded[0].profile}"
+    labelled = [(one.columns[c.column].label, c) for one, cells in zip(loaded, groups) for c in cells]
+    print(estimated(labelled, title))
+    return 0
 
 
 def estimated(labelled: Sequence[tuple[str, Cell]], title: str, refused: Mapping[str, str] = estimate.NONE) -> str:
@@ -238,7 +233,7 @@ def estimated(labelled: Sequence[tuple[str, Cell]], title: str, refused: Mapping
     Args:
         refused: configurations that cannot be run -> why.
     """
-    return estimate.estimate(labelled, store_of([[cell for _, cell in labelled]]), ASSUMED).text(title, refused)
+    return estimate.estimate(labelled, store_of([cell for _, cell in labelled]), ASSUMED).text(title, refused)
 
 
 def describe(request: Request) -> None:

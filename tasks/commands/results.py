@@ -15,7 +15,7 @@ from typing import Any
 
 from repro.files import write_atomic
 from repro.tables import render
-from tasks.commands import claims, properties, recorded
+from tasks.commands import claims, properties, records
 from tasks.draw import functions
 
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
@@ -62,8 +62,8 @@ def expected(results: Path, measured: Pages) -> Expected:
     Raises StoreError if records cannot be read.
     """
     found, tables, others = Expected(), [], ""
-    for path in sorted((results / recorded.FOLDER).glob("*.jsonl")):
-        made = recorded.read(path)
+    for path in sorted((results / records.FOLDER).glob("*.jsonl")):
+        made = records.read(path)
         tables.append(made.table)
         if (results / "other.md").is_file() and any(fnmatch(path.stem, one) for one in OTHER):
             shown = " ".join(dict.fromkeys(block.finding for block in made.table.blocks if block.finding))

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from repro import plan as plans
 from repro.errors import ConfigError, short
@@ -148,50 +149,43 @@ def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:
 # ---- the folder of a sweep
 
 
-def grown(request: Request, outlined: Outline) -> Request:
-    """The request with the seeds of an earlier sweep that has the same name and, but for the seeds, the same arguments."""
-    before = compare.read_manifest(reproduce.store_of([outlined.cells]).root / "sweeps" / request.sweep) or {}
-    if not request.sweep or _without_seeds(before.get("asked") or ["?"]) != _without_seeds(lasting(request)):
-        return request
+def earlier(request: Request, root: Path) -> dict[str, Any]:
+    """The manifest of an earlier sweep with the same name; {} if there is none.
+
+    Raises ConfigError if its arguments are not the same, but for seeds.
+    """
+    before = (compare.read_manifest(root / request.sweep) if request.sweep else None) or {}
+    if before and _without_seeds(before.get("asked") or ["?"]) != _without_seeds(lasting(request)):
+        told = f"sweep={request.sweep} exists already, with other arguments: {' '.join(before.get('asked') or ['?'])}"
+        raise ConfigError(f"{told}; only seeds can be added to it; choose another name")
+    return before
+
+
+def grown(request: Request, outlined: Outline, before: Mapping[str, Any]) -> Request:
+    """The request with the seeds of an earlier sweep, from its manifest, in addition to its own."""
     asked = dict.fromkeys(cell.seed for cell in outlined.cells)
-    known = dict.fromkeys(int(one["seed"]) for one in before["cells"])
+    known = dict.fromkeys(int(one["seed"]) for one in before.get("cells", ()))
     if known.keys() <= asked.keys():
         return request
     every = ",".join(map(str, sorted(known | asked)))
     told = f"it had the seeds {', '.join(map(str, sorted(known)))}"
     print(f"sweep={request.sweep} exists already: {told}; it now has seed={every}", file=sys.stderr)
-    words = [f"seed={every}"]
-    overrides, typed = ((*(w for w in of if not _of_seed(w)), *words) for of in (request.overrides, request.typed))
+    overrides, typed = ((*_without_seeds(words), f"seed={every}") for words in (request.overrides, request.typed))
     return replace(request, overrides=overrides, typed=typed)
 
 
-def _of_seed(word: str) -> bool:
-    return word.lstrip("+~").startswith("seed=")
+def _without_seeds(words: Sequence[str]) -> list[str]:
+    return [word for word in words if not word.lstrip("+~").startswith("seed=")]
 
 
-def _without_seeds(asked: Sequence[str]) -> list[str]:
-    return [word for word in asked if not _of_seed(word)]
-
-
-def folder_of(store: Store, request: Request, outlined: Outline) -> Path:
-    """A new folder, or the folder of an earlier sweep with the same name and, but for seeds, the same arguments.
-
-    Raises ConfigError if a sweep with this name has other arguments.
-    """
-    root = store.root / "sweeps"
-    if not request.sweep:
-        mappings = [row.label for row in outlined.experiment.rows]
-        said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
-        return new_folder(root, "-".join([*dict.fromkeys(c.key for c in outlined.experiment.columns), said]))
-    folder = root / request.sweep
-    before = compare.read_manifest(folder)
-    if before is not None and _without_seeds(before.get("asked") or ["?"]) != _without_seeds(lasting(request)):
-        told = " ".join(before.get("asked") or ["?"])
-        raise ConfigError(
-            f"sweep={request.sweep} exists already, with other arguments: {told}; only seeds can be added to it; choose another name"
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def folder_of(root: Path, request: Request, outlined: Outline) -> Path:
+    """The folder of a sweep that has a name, or a new one."""
+    if request.sweep:
+        (root / request.sweep).mkdir(parents=True, exist_ok=True)
+        return root / request.sweep
+    mappings = [row.label for row in outlined.experiment.rows]
+    said = "-".join(mappings) if len(mappings) <= 3 else f"{len(mappings)}_mappings"
+    return new_folder(root, "-".join([*dict.fromkeys(c.key for c in outlined.experiment.columns), said]))
 
 
 def new_folder(root: Path, words: str) -> Path:
@@ -210,27 +204,35 @@ def new_folder(root: Path, words: str) -> Path:
 # ---- running
 
 
-def main(request: Request) -> int:
-    """Run a sweep or print its plan, with the configurations that cannot be run; raises the same errors as `reproduce.main`.
+def plan(request: Request) -> int:
+    """Print the plan of a sweep, with the configurations that cannot be run. Returns exit status 0. Raises ConfigError."""
+    request, outlined = whole(request)
+    tell(replace(outlined, wrong={}))
+    one = outlined.experiment
+    labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
+    print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}", outlined.wrong))
+    return 0
 
-    Returns the exit status, 1 if a cell failed.
-    """
-    outlined = outline(request)
-    if (more := grown(request, outlined)) is not request:
-        request, outlined = more, outline(more)
-    tell(replace(outlined, wrong={}) if request.plan else outlined)
-    if request.plan:
-        one = outlined.experiment
-        labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
-        print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}", outlined.wrong))
-        return 0
+
+def main(request: Request) -> int:
+    """Run a sweep; raises the same errors as `reproduce.main`. Returns the exit status, 1 if a cell failed."""
+    request, outlined = whole(request)
+    tell(outlined)
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
         raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
-    store = reproduce.store_of([outlined.cells])
-    folder = folder_of(store, request, outlined)
-    made = reproduce.prepared([outlined.experiment], request.overrides, [outlined.cells], folder.name)
+    store = reproduce.store_of(outlined.cells)
+    folder = folder_of(store.root / "sweeps", request, outlined)
+    made = reproduce.prepared([outlined.experiment], [outlined.cells], request.overrides, folder.name)
     return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
+
+
+def whole(request: Request) -> tuple[Request, Outline]:
+    """The request and its cells, with the seeds of an earlier sweep with the same name (`grown`)."""
+    outlined = outline(request)
+    before = earlier(request, reproduce.store_of(outlined.cells).root / "sweeps")
+    more = grown(request, outlined, before)
+    return (request, outlined) if more is request else (more, outline(more))
 
 
 def tell(outlined: Outline) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from repro.errors import ConfigError, Problem, near
+from repro.errors import ConfigError, near
 from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
@@ -80,7 +80,7 @@ def main(request: Request) -> int:
     splits = open_data(config["data"], config["paths"]["data"], Progress()).read(Progress())
     print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
     rest = [*added, *_fitted(column.key, splits, config, set(given)), *typed]
-    made = reproduce.prepared([one], rest)
+    made = reproduce.prepared([one], reproduce.outline([one], rest), rest)
     store = Store(config["paths"]["outputs"])
     return Try(made, store, test=splits["test"], arguments=request.overrides).run()
 
@@ -95,15 +95,14 @@ def check_file(request: Request) -> None:
         raise ConfigError(f"{request.names[0]!r} has no key; write data.path={shlex.quote(request.names[0])}")
     for key in request.keys:
         if key not in KEYS and "'data.path'" in near(key, KEYS):
-            raise ConfigError(Problem(f"{key} is unknown{near(key, KEYS)}", key, allowed=KEYS))
+            raise ConfigError(f"{key} is unknown{near(key, KEYS)}")
     for key, allowed in (("data", ("files", "table")), ("task", tuple(OF_TASK))):
         if key in request.keys and request.keys[key].value not in allowed:
             typed = request.keys[key]
             here = f"{typed.text} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are"
             more = ["mapping=softmax,sparsemax"] * ("mapping" not in request.keys)
             words = shlex.join([*["task=TASK"] * ("task" not in request.keys), *request.typed, *more])
-            told = f"{here}; for others: python scripts/train.py -m {words}"
-            raise ConfigError(Problem(told, key, typed.value, allowed))
+            raise ConfigError(f"{here}; for others: python scripts/train.py -m {words}")
     typed = request.keys.get("data.path")
     path = str(typed.value) if typed and typed.value is not None else None
     if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):

@@ -28,10 +28,10 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
     """
     one = compose.experiment(name, profile)
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # as in tasks/loggers/wandb.py
+    import wandb
+
     project = os.environ.get("WANDB_PROJECT") or project or Options().project
     try:
-        import wandb
-
         entity = os.environ.get("WANDB_ENTITY") or entity or wandb.Api().default_entity
         workspaces, report = make(one, entity, project, compose.published(one.published))
         report.save()  # makes the project if there is none
@@ -39,9 +39,6 @@ def main(name: str, profile: str, project: str, entity: str) -> int:
         for workspace in workspaces:
             workspace.save()
             print(f"workspace {workspace.name}: {workspace.url}")
-    except ModuleNotFoundError as error:
-        print(f"error: {error}; make setup installs it", file=sys.stderr)
-        return 1
     except Exception as error:  # any error from wandb
         said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
         step = "it needs a key (WANDB_API_KEY or `wandb login`) and a server that answers (WANDB_BASE_URL)"

@@ -14,10 +14,10 @@ from repro.cell import Cell, Results
 from repro.errors import StoreError
 from repro.files import read_json
 from repro.identity import asked_id, family
+from repro.options import plain, read
 from repro.plan import origin
 from repro.store import ASIDE, Entry, Evaluation, Store, outputs_folder
 from tasks.commands import compare
-from tasks.config import options
 from tasks.loggers import about
 from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mode, sync
 
@@ -35,7 +35,7 @@ def main(typed: Mapping[str, str]) -> int:
         own = {k.removeprefix(OPTION): yaml.safe_load(v) for k, v in typed.items() if k.startswith(OPTION)}
     except yaml.YAMLError as error:
         raise ValueError(f"{OPTION}KEY=VALUE cannot be read: {error}") from error
-    chosen = options.plain(options.read(Options, own, OPTION.rstrip(".")))
+    chosen = plain(read(Options, own, OPTION.rstrip(".")))
     outputs = filters.get("paths.outputs") or outputs_folder()
     found, lost = compare.select(Store(outputs), filters)
     failed = bool(lost or not found)

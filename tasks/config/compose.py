@@ -7,7 +7,7 @@ node is read through a dataclass: one of `tasks.config.nodes`, or the `Options` 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from repro import identity, plugins
-from repro.errors import ConfigError, Problem, near, short
+from repro.errors import ConfigError, near, short
 from repro.identity import pair
 from repro.options import plain, read, read_each
 from repro.rounding import rounded
@@ -47,16 +47,15 @@ def composer(writes: bool = True) -> Iterator[Compose]:
     from tasks.config.overrides import merged, reading
     from tasks.config.request import parse
 
-    composed: dict[tuple[tuple[str, ...], bool], dict[str, Any]] = {}
+    composed: dict[tuple[tuple[str, ...], ...], dict[str, Any]] = {}
 
     def resolve(overrides: Sequence[str] = (), user: Sequence[str] | None = None) -> dict[str, Any]:
-        typed = overrides if user is None else user
-        key = (tuple(overrides), names_data(typed))
+        key = (tuple(overrides), tuple(overrides if user is None else user))
         if key not in composed:
             read = parse(overrides)
             config = merged("main", read)
             follow(config, read)
-            composed[key] = checked(config, typed, writes)
+            composed[key] = checked(config, [one for one in read if one.text in key[1]], writes)
         return composed[key]
 
     with reading():
@@ -65,32 +64,34 @@ def composer(writes: bool = True) -> Iterator[Compose]:
 
 def names_data(overrides: Sequence[str]) -> bool:
     """True if an override chooses a data set or sets one of its keys."""
-    return any(_node(o) == "data" for o in overrides)
+    return any(pair(override)[0].partition(".")[0] == "data" for override in overrides)
 
 
-def _node(override: str) -> str:
-    """The top-level node that an override chooses or changes."""
-    return pair(override)[0].partition(".")[0]
+def named(request: Request) -> None:
+    """Raise ConfigError if a request names no task."""
+    if "task" not in request.keys:
+        known = names_in("task")
+        raise ConfigError(f"no task is named; add task=NAME, one of: {', '.join(known)}")
 
 
-def check(request: Request) -> None:
-    """Raise ConfigError if a request names no task or has misspelt names or keys; without torch, whose import takes seconds.
+def chosen(request: Request, shown: bool = False) -> DictConfig:
+    """The configuration of a request before its values are checked; needs no torch, whose import takes seconds.
 
-    In a sweep, the first value of each key is merged.
+    For a sweep, it has the first value of each key, and no mapping. Raises ConfigError if the request has misspelt names or
+    keys, or names no task and is not only `shown`.
     """
     from tasks.config.overrides import merged
 
-    if not (request.flags or "task" in request.keys):
-        known = names_in("task")
-        raise ConfigError(
-            Problem(f"no task is named; add task=NAME, one of: {', '.join(known)}", "task", allowed=known)
-        )
-    if not (request.hydras and request.many):
-        given = request.keys.values()
-        merged("main", [one.each[0] for one in given if one.node != "mapping"] if request.many else list(given))
+    if not shown:
+        named(request)
+    if request.many:
+        return merged("main", [one.each[0] for one in request.keys.values() if one.node != "mapping"])
+    config = merged("main", list(request.keys.values()))
+    follow(config, request.keys.values())
+    return config
 
 
-def follow(config: DictConfig, overrides: Sequence[Override]) -> None:
+def follow(config: DictConfig, overrides: Iterable[Override]) -> None:
     """Apply what `overrides` imply: defaults for the user's own data, and which parameters are searched.
 
     A mapping's parameter that overrides set is removed from those that training searches, `task.tune.parameters`;
@@ -114,7 +115,7 @@ def follow(config: DictConfig, overrides: Sequence[Override]) -> None:
             place = f"task.tune.parameters.{name}.{key}"
             if any(f"{place}.".startswith(f"{one}.") for one in keys - {"task"}):
                 told = "the first is one value, the second the values to choose from on dev; leave one of them out"
-                raise ConfigError(Problem(f"mapping.{key} and {place} are both set: {told}", f"mapping.{key}"))
+                raise ConfigError(f"mapping.{key} and {place} are both set: {told}")
             searched[name] = {k: v for k, v in searched[name].items() if k != key}
 
 
@@ -141,7 +142,7 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
         config.task.scores = [*scores, *beside.difference(scores)]
 
 
-def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> dict[str, Any]:
+def checked(config: DictConfig, typed: Collection[Override], writes: bool = True) -> dict[str, Any]:
     """Resolve, complete and check a composed configuration; `typed` are the overrides that the user typed.
 
     Raises ConfigError if it is invalid; the message lists all problems.
@@ -153,22 +154,25 @@ def checked(config: DictConfig, typed: Sequence[str], writes: bool = True) -> di
         values: Any = rounded(OmegaConf.to_container(config, resolve=True))
     except OmegaConfBaseException as error:
         key = str(error.full_key or "configuration")
-        raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
     values.pop("hydra", None)
-    if names_data(typed) and isinstance(values.get("data"), dict) and "fallback" in values["data"]:
+    if (
+        any(one.node == "data" for one in typed)
+        and isinstance(values.get("data"), dict)
+        and "fallback" in values["data"]
+    ):
         values["data"]["fallback"] = None
     config = completed(values)
     if (config["profile"]["name"], values["runtime"]["device"], config["runtime"]["device"]) == ("gpu", "auto", "cpu"):
         config["runtime"]["device"] = "auto"  # a plan may go on; `reproduce.check_launcher` refuses to run it
     family = models.part(config["task"]["family"], "options")
-    if unused := [o for o in typed if _node(o) in getattr(family, "NOT_USED", {})]:
-        why = family.NOT_USED[_node(unused[0])]
-        raise ConfigError(Problem(f"{', '.join(unused)} would change nothing: {why}", _node(unused[0])))
+    if unused := [one for one in typed if one.node in getattr(family, "NOT_USED", {})]:
+        said, node = ", ".join(one.text for one in unused), unused[0].node
+        raise ConfigError(f"{said} would change nothing: {family.NOT_USED[node]}")
     places = {key: folder for key, folder in config["paths"].items() if key == "outputs" or not Path(folder).is_dir()}
     for key, folder in places.items() if writes else ():
         if why := _unwritable(folder):
-            told = f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER"
-            raise ConfigError(Problem(told, f"paths.{key}", folder))
+            raise ConfigError(f"paths.{key}={folder} cannot be written: {why}; set paths.{key}=FOLDER")
     return config
 
 
@@ -192,14 +196,13 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = (*NODES, *TOP)
     told = f"; a configuration has: {', '.join(known)}"
-    wrong = {key: f"{key} is unknown{near(key, known)}{told}" for key in values if key not in known}
-    found: list[str] = [Problem(sentence, str(key), allowed=known) for key, sentence in wrong.items()]
+    found = [f"{key} is unknown{near(key, known)}{told}" for key in values if key not in known]
     given = {}
     for key in NODES:
         given[key] = values.get(key)
         if not isinstance(given[key], Mapping):
             told = f"{key}={short(given[key])} must be a mapping of options; set them one by one, as {key}.OPTION=VALUE"
-            found.append(Problem(told, key, given[key]))
+            found.append(told)
     if found:
         raise ConfigError(found)
     config: dict[str, Any] = {}
@@ -262,7 +265,7 @@ def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
     if isinstance(name, str) and name in models.FAMILIES:
         return models.part(name, "options")
     told = f"task.family={short(name)} is unknown{near(name, models.FAMILIES)}; allowed: {', '.join(models.FAMILIES)}"
-    problems.append(Problem(told, "task.family", name, models.FAMILIES))
+    problems.append(told)
     return None
 
 
@@ -279,8 +282,7 @@ def _named(node: Mapping[str, Any], classes: Mapping[str, type], key: str) -> di
     """Read a node whose `name` selects the dataclass for its other keys."""
     name = node.get("name")
     if not isinstance(name, str) or name not in classes:
-        told = f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}"
-        raise ConfigError(Problem(told, f"{key}.name", name, classes))
+        raise ConfigError(f"{key}.name={short(name)} is unknown{near(name, classes)}; allowed: {', '.join(classes)}")
     return _rest(node, classes[name], key, ("name",))
 
 
@@ -305,13 +307,13 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
     if config["train"]["class_weights"] and not _has_classes(family):
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
-        found.append(Problem(told, "train.class_weights"))
+        found.append(told)
     best = config["train"]["best_metric"]
     known = identity.family(module_of(config)).METRICS
     if best not in known:
         allowed = sorted(known.keys() & set(nodes.BEST))
         told = f"train.best_metric={best!r} is not measured by task={config['task']['name']}; allowed: {', '.join(allowed)}"
-        found.append(Problem(told, "train.best_metric", best, allowed))
+        found.append(told)
     return found
 
 
@@ -333,8 +335,7 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
 
     if not (CONFIGS / "data" / f"{name}.yaml").exists():
         known = names_in("data")
-        told = f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}"
-        raise ConfigError(Problem(told, "data", name, known))
+        raise ConfigError(f"data={name!r} is an unknown data set{near(name, known)}; known: {', '.join(known)}")
     if wrong := [o for o in overrides if not names_data([o])]:
         raise ConfigError(f"{', '.join(wrong)} is not a key of the data; only these can be set here, as data.KEY=VALUE")
     chosen = merged(f"data/{name}", parse(overrides))

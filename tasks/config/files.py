@@ -86,9 +86,9 @@ def quoted(value: object) -> str:
     return '"' + re.sub(r'(\\*)("|$)', lambda m: 2 * m[1] + m[2].replace('"', r"\""), value) + '"'
 
 
-def check_name(name: str | None, group: str, what: str) -> None:
+def check_name(name: str | None, what: str, *groups: str) -> None:
     """Raise ValueError, suggesting the nearest name, unless `configs/<group>` has a file or `configs/<group>.yaml` a key `name`."""
-    known = names_in(group) or list(values_in(group))
+    known = [name for group in groups for name in names_in(group) or values_in(group)]
     if name not in known:
         told = f"{name} is no {what}{near(name, known)}" if name else f"name a {what}"
         raise ValueError(f"{told}; there are: {', '.join(known)}")

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from repro.errors import ConfigError, Problem, near, short
+from repro.errors import ConfigError, near, short
 from repro.options import read
 from tasks.config.files import CONFIGS
 
@@ -67,7 +67,7 @@ def architecture(family: str, name: str) -> ModuleType:
     known = names(family)
     if name not in known:
         told = f"model.name={short(name)} is not a model of this task{near(name, known)}; allowed: {', '.join(known)}"
-        raise ConfigError(Problem(told, "model.name", name, known))
+        raise ConfigError(told)
     return part(family, f"models.{name}")
 
 
@@ -82,7 +82,7 @@ def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[st
     own = mapping.get("at") or {}
     if unknown := [place for place in own if place not in places]:
         told = f"is not a place of this model, which attends at: {', '.join(places)}"
-        raise ConfigError([Problem(f"mapping.at.{p} {told}", f"mapping.at.{p}", allowed=places) for p in unknown])
+        raise ConfigError([f"mapping.at.{p} {told}" for p in unknown])
     everywhere = {k: v for k, v in mapping.items() if k not in ("at", "grid")}
     return {place: dict(own.get(place) or everywhere) for place in places}
 
@@ -101,11 +101,10 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
     except ConfigError as error:
         return error.problems
     for place, node in nodes.items():
-        key = f"mapping.at.{place}" if place in (mapping.get("at") or {}) else "mapping"
         try:
             spec = sa.spec(node["name"])
         except ValueError as error:
-            found.append(Problem(str(error), key, node["name"]))
+            found.append(str(error))
             continue
         where, told = places[place], []
         if spec.over not in where.over:
@@ -129,11 +128,11 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
         if spec.domain == "nonnegative" and where.signed:
             there = f"has no value where a score is negative, as this model's scores at {place!r} can be"
             told.append(f"{there}; sum_normalization_pp and sparsehourglass take any scores")
-        found += [Problem(f"mapping={spec.name} {why}", key, spec.name) for why in told]
+        found += [f"mapping={spec.name} {why}" for why in told]
         for name, value in parameters(node).items():
             if value == LEARNED and not where.learned:
                 why = "is invalid for this model, which trains weights alone; give a number"
-                found.append(Problem(f"mapping.{name}={LEARNED} {why}", f"mapping.{name}", value))
+                found.append(f"mapping.{name}={LEARNED} {why}")
     return list(dict.fromkeys(found))
 
 
@@ -146,13 +145,11 @@ def mapping(node: Mapping[str, Any]) -> dict[str, Any]:
     """Read the node `mapping`: complete its parameters, and check `mapping.at` and every value in `mapping.grid`."""
     at, grid = node.get("at", {}), node.get("grid", {})
     if not isinstance(at, Mapping) or not all(isinstance(one, Mapping) for one in at.values()):
-        told = f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}"
-        raise ConfigError(Problem(told, "mapping.at", at))
+        raise ConfigError(f"mapping.at={short(at)} must be {{place: {{name: ..., parameters}}}}")
     if wrong := [f"mapping.at.{p}.{k}" for p, one in at.items() for k in ("at", "grid") if k in one]:
-        told = f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters"
-        raise ConfigError(Problem(told, wrong[0]))
+        raise ConfigError(f"{', '.join(wrong)} is invalid: a place has one mapping and its parameters")
     if not isinstance(grid, Mapping) or not all(k != "name" and isinstance(v, list) and v for k, v in grid.items()):
-        raise ConfigError(Problem(f"mapping.grid={short(grid)} must be {{parameter: [values]}}", "mapping.grid", grid))
+        raise ConfigError(f"mapping.grid={short(grid)} must be {{parameter: [values]}}")
     complete = _parameters(node, "mapping")
     for parameter, values in grid.items():
         for value in values:
@@ -165,19 +162,18 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     name = node.get("name", "???")
     if name == "???" or not isinstance(name, str):
         given = "" if name == "???" else f"={short(name)}"
-        told = f"{key}.name{given} must be set: the name of a registered mapping"
-        raise ConfigError(Problem(told, f"{key}.name", None if name == "???" else name))
+        raise ConfigError(f"{key}.name{given} must be set: the name of a registered mapping")
     given = parameters(node)
     wide = {k: v for k, v in given.items() if type(v) in (int, float) and abs(v) > WIDEST_PARAMETER}
     if wide:
         at_most = f"must be between -{WIDEST_PARAMETER:g} and {WIDEST_PARAMETER:g}"
-        raise ConfigError(Problem(f"{key}.{k}={v:g} {at_most}", f"{key}.{k}") for k, v in wide.items())
+        raise ConfigError(f"{key}.{k}={v:g} {at_most}" for k, v in wide.items())
     import sparse_attention as sa  # imports torch, which the checks above do not need
 
     try:
         return {"name": name} | sa.spec(name).check(given)
     except (ValueError, TypeError) as error:
-        raise ConfigError(Problem(f"{key}.name={name}: {error}", key, name)) from None
+        raise ConfigError(f"{key}.name={name}: {error}") from None
 
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:

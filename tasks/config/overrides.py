@@ -17,7 +17,7 @@ from hydra.errors import ConfigCompositionException, HydraException
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import ConfigAttributeError, ConfigKeyError, OmegaConfBaseException
 
-from repro.errors import ConfigError, Problem, near, short
+from repro.errors import ConfigError, near, short
 from tasks.config.files import CONFIGS, names_in, values_in
 from tasks.config.request import Override, parsed
 
@@ -65,7 +65,7 @@ def as_custom(overrides: Sequence[Override]) -> list[Override]:
     named = next((one for one in overrides if one.key == "mapping.name"), None)
     if named and (own or name != "custom") and not any(one.key == "mapping" and not one.chooses for one in overrides):
         told = f"{named.text} is for mapping=custom, not for mapping={name}; write mapping={short(named.value)} instead"
-        raise ConfigError(Problem(told, "mapping.name", named.value))
+        raise ConfigError(told)
     if not own and name != "custom":
         return list(overrides)
     found = []
@@ -85,21 +85,20 @@ def _set(config: DictConfig, override: Override, value: object) -> None:
     there = OmegaConf.select(config, key, throw_on_missing=False)
     if parsed.is_delete():
         if there is None:
-            raise ConfigError(Problem(f"~{key} deletes nothing: there is no {key}", key))
+            raise ConfigError(f"~{key} deletes nothing: there is no {key}")
         node, _, last = key.rpartition(".")
         with open_dict(config):
             del OmegaConf.select(config, node)[last]
         return
     if parsed.is_add() and there is not None and not isinstance(value, (dict, list)):
-        raise ConfigError(Problem(f"+{key} exists already; write {key}={value}", key, value))
+        raise ConfigError(f"+{key} exists already; write {key}={value}")
     try:
         OmegaConf.update(config, key, value, merge=True, force_add=parsed.is_add() or parsed.is_force_add())
     except (ConfigAttributeError, ConfigKeyError) as error:
-        text, known = _nearest(key, config)
-        told = f"{key} is not in the configuration{text}; --cfg job shows all keys"
-        raise ConfigError(Problem(told, key, allowed=known)) from error
+        told = f"{key} is not in the configuration{_nearest(key, config)}; --cfg job shows all keys"
+        raise ConfigError(told) from error
     except OmegaConfBaseException as error:
-        raise ConfigError(Problem(f"{key}: {str(error).splitlines()[0]}", key)) from error
+        raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
 
 
 def lacking(key: str, mappings: Iterable[str], own: Mapping[str, Collection[str]] = NONE) -> list[str]:
@@ -117,13 +116,12 @@ def lacking(key: str, mappings: Iterable[str], own: Mapping[str, Collection[str]
     if parameter == "name":
         without = [name for name in files if name != "custom"]
         if files and len(without) == len(files):
-            told = f"{key} is for mapping=custom, not for {', '.join(files)}; write mapping=NAME instead"
-            raise ConfigError(Problem(told, key))
+            raise ConfigError(f"{key} is for mapping=custom, not for {', '.join(files)}; write mapping=NAME instead")
     if files and len(without) == len(files):
         known = dict.fromkeys(k for file in files.values() for k in file if k not in ("name", "at", "grid"))
         have = f"of {', '.join(files)}" if len(files) < 6 else "of these mappings"
         told = f"{key} is not a parameter {have}{near(parameter, known)}; parameters: {', '.join(known) or 'none'}"
-        raise ConfigError(Problem(told, key, allowed=known))
+        raise ConfigError(told)
     return without
 
 
@@ -151,9 +149,9 @@ def sentence(error: Exception) -> str:
         task, profile = setting.groups()
         known = [name.removeprefix(f"{task}_") for name in names_in("setting") if name.startswith(f"{task}_")]
         told = f"profile={profile} does not exist for task={task}, which has: {', '.join(known)}"
-        return Problem(told, "profile", profile, known)
+        return told
     if known := re.match(r"Could not override '([^']+)'", text):
-        return Problem(f"{known[1]} is not in the configuration; --cfg job shows all keys", known[1])
+        return f"{known[1]} is not in the configuration; --cfg job shows all keys"
     lines = [line.strip() for line in text.splitlines() if line.strip() and "HYDRA_FULL_ERROR" not in line]
     composing = isinstance(error, ConfigCompositionException) and error.__cause__
     cause = str(error.__cause__).splitlines()[:1] if composing else []
@@ -161,22 +159,22 @@ def sentence(error: Exception) -> str:
     return ": ".join([*([key] if key else []), *lines[:1], *cause])
 
 
-def _nearest(key: str, config: DictConfig) -> tuple[str, list[str]]:
-    """A text that suggests the nearest known key and lists all keys at the same level; and these keys as a list."""
+def _nearest(key: str, config: DictConfig) -> str:
+    """A text that suggests the nearest known key and lists all keys at the same level."""
     known = OmegaConf.to_container(config, resolve=False)
     *path, last = key.split(".")
     for depth, part in enumerate(path):
         if not isinstance(known, dict):
-            return "", []
+            return ""
         if part not in known:
             path, last = path[:depth], part
             break
         known = known[part]
     if not isinstance(known, dict):
-        return "", []
+        return ""
     names = [str(name) for name in known if name != "hydra"]
     all_keys = [f"{node}.{k}" for node in names if not path and isinstance(known[node], dict) for k in known[node]]
     inside = [k for k in all_keys if k.endswith(f".{last}")] or [k for k in all_keys if k.endswith(f"_{last}")]
     if inside:
-        return f" (did you mean {' or '.join(map(repr, inside))}?)", inside
-    return f"{near(last, names)}; {'.'.join(path) or 'it'} has: {', '.join(names)}", names
+        return f" (did you mean {' or '.join(map(repr, inside))}?)"
+    return f"{near(last, names)}; {'.'.join(path) or 'it'} has: {', '.join(names)}"

@@ -17,6 +17,8 @@ from repro.plan.published import Published, loose_ends, numbers
 from tasks.config.files import CONFIGS, names_in
 from tasks.config.request import Request
 
+GROUPS = ("task", "profile", "mapping", "data", "model", "optim", "schedule", "logger", "launcher", "hydra/sweeper")
+
 
 def page(group: str, name: str) -> dict[str, Any]:
     """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, naming the nearest file, if unknown."""
@@ -90,6 +92,16 @@ def own_row(name: str, parameters: Sequence[str]) -> Row:
             lacking(f"mapping.{pair(one)[0]}", [name])
         return Row(label, name, overrides=tuple(f"mapping.{p}" for p in parameters))
     return Row(label, "custom", overrides=(f"mapping.name={name}", *(f"+mapping.{p}" for p in parameters)))
+
+
+def choices(request: Request, config: Any) -> str:
+    """Help text: the parameters of mappings, the files of each group of configs, and the configuration of a request."""
+    from omegaconf import OmegaConf
+
+    groups = [f"{group}: {', '.join(names_in(group))}" for group in GROUPS]
+    lines = [parameters(request), "", "Configuration groups (GROUP=NAME chooses a file):", "", *groups]
+    lines += ["", "Configuration (GROUP.KEY=VALUE sets a value):", "", OmegaConf.to_yaml(config)]
+    return "\n".join([*lines, "Next: python scripts/train.py task=toy mapping=sparsemax"])
 
 
 def parameters(request: Request) -> str:

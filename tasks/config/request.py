@@ -1,6 +1,6 @@
 """A command line, read once: what is to be run, and the overrides of its configuration. Needs no torch.
 
-    request = Request.read(["-m", "task=toy", "mapping=softmax,fusedmax", "seed=1,2", "sweep=mine"], TRAIN)
+    request = Request.read(["task=toy", "mapping=softmax,fusedmax", "seed=1,2", "sweep=mine"], TRAIN, many=True)
     request.sweep, request.overrides            "mine", ("task=toy", "mapping=softmax,fusedmax", "seed=1,2")
     request.keys["mapping"].texts               ("mapping=softmax", "mapping=fusedmax")
 
@@ -19,7 +19,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from repro.errors import ConfigError, Problem, near, short
+from repro.errors import ConfigError, near, short
 from repro.rounding import rounded
 from tasks.config.files import CONFIGS, NAME, NODES, TOP, names_in, quoted
 
@@ -44,12 +44,6 @@ SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
 FLOAT = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?")  # a value of a range, as Hydra writes it
 SEVERAL = ("logger",)  # groups from which several files may be chosen
 OPTUNA = "hydra/sweeper=optuna"
-PLAN = "--plan"
-OURS = ("-m", "--multirun", PLAN)
-HELP = ("-h", "--help")
-# Hydra's flags, by which it shows a configuration instead of running it.
-HYDRAS = (*HELP, "-c", "--cfg", "-p", "--package", "-i", "--info", "--resolve", "--hydra-help")
-FLAGS = (*OURS, *HYDRAS)
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
 
 
@@ -107,8 +101,7 @@ class Override:
     def value(self) -> Any:
         """The value. Raises ConfigError if there are several."""
         if self.several:
-            told = f"{self.text!r} has several values; scripts/train.py -m runs them one after another"
-            raise ConfigError(Problem(told, self.key))
+            raise ConfigError(f"{self.text!r} has several values; scripts/train.py -m runs them one after another")
         return self.parsed.value()
 
     @cached_property
@@ -158,7 +151,7 @@ class Override:
         """The texts of `each`."""
         return tuple(one.text for one in self.each)
 
-    def problems(self, own: Iterable[str] = ()) -> list[Problem]:
+    def problems(self, own: Iterable[str] = ()) -> list[str]:
         """Why it cannot be used: it deletes a key that every configuration needs, or chooses a file that does not exist.
 
         `own` are the mappings that plugins register.
@@ -166,7 +159,7 @@ class Override:
         if self.parsed.is_delete():
             fine = self.key.startswith(DELETABLE)
             told = f"~{self.key} is invalid: every configuration needs this key; set it, as {self.key}=..."
-            return [] if fine else [Problem(told, self.key)]
+            return [] if fine else [told]
         listed = not self.several or self.parsed.is_discrete_sweep()  # otherwise `values` raises the error
         if self.hydras or not self.chooses or self.parsed.package is not None or not listed:
             return []
@@ -178,8 +171,7 @@ class Override:
         if self.key == "mapping":
             there += f"; plugins has: {', '.join(own)}" if own else "; one of your own needs plugins=[FILE.py]"
         wrong = [name for name in chosen if name not in known]
-        told = [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
-        return [Problem(sentence, self.key, name, known) for sentence, name in zip(told, wrong)]
+        return [f"{self.key}={short(name)} is unknown{near(name, known)}; {there}" for name in wrong]
 
 
 @lru_cache(4096)
@@ -263,9 +255,8 @@ class Request:
         grid: `paper` for each mapping's own grid, or empty.
         lease: folder of the records of a run that has a limited time, or empty. minutes: that time.
         plan: True if only the number of cells and the hours are requested.
-        many: True if the cells are those of a sweep, by -m or --plan.
-        flags: Hydra's flags, and their values.
-        typed: the words with a key, those of the command included.
+        many: True if the cells are those of a sweep.
+        typed: the words as typed, those of the command included.
     """
 
     names: tuple[str, ...] = ()
@@ -281,61 +272,52 @@ class Request:
     minutes: float = 0.0
     plan: bool = False
     many: bool = False
-    flags: tuple[str, ...] = ()
     typed: tuple[str, ...] = field(default=(), compare=False)
 
     @classmethod
     def read(
-        cls, arguments: Sequence[str], own: Sequence[str] = (), names: Sequence[str] = (), plan: bool = False
+        cls,
+        arguments: Sequence[str],
+        own: Sequence[str] = (),
+        names: Sequence[str] = (),
+        plan: bool = False,
+        many: bool = False,
     ) -> Request:
-        """Read a command line.
+        """Read the words of a command line that have a key.
 
         Args:
-            arguments: its words.
+            arguments: the words.
             own: the command's own keys, TRAIN or REPRODUCE.
-            names, plan: what was read before.
+            names, plan, many: what was read before.
 
         Raises:
-            ConfigError: a word is neither an override nor a flag, or a value of the command's own keys is invalid.
+            ConfigError: a word is no override, or a value of the command's own keys is invalid.
         """
-        words: dict[str, list[str]] = {key: [] for key in own}
-        rest, typed, flags = [], [], []
-        for before, word in zip(["", *arguments], arguments):
-            if word.startswith("-") or ("=" not in word and before in HYDRAS):
-                flags.append(_flag(word) if word.startswith("-") else word)
-                continue
+        words: dict[str, list[str]] = {}
+        rest = []
+        for word in arguments:
             if "=" not in word and not word.startswith("~"):
                 raise ConfigError(f"{short(word)} {UNREADABLE}")
-            typed.append(word)
-            key = next((key for key in own if word.startswith(f"{key}=")), None)
-            rest.append(word) if key is None else words[key].append(word.removeprefix(f"{key}="))
-        last = {key: texts[-1] for key, texts in words.items() if texts}
-        if "grid" in last and last["grid"] not in GRIDS:
-            grid = last["grid"]
-            told = f"grid={grid} is unknown{near(grid, GRIDS)}; allowed: {', '.join(GRIDS)}"
-            raise ConfigError(Problem(told, "grid", grid, GRIDS))
+            key, _, text = word.partition("=")
+            if key in own:
+                words.setdefault(key, []).append(text)
+            else:
+                rest.append(word)
+        last = {key: texts[-1] for key, texts in words.items()}
+        if (grid := last.get("grid", "paper")) not in GRIDS:
+            raise ConfigError(f"grid={grid} is unknown{near(grid, GRIDS)}; allowed: {', '.join(GRIDS)}")
         if not NAME.fullmatch(last.get("sweep", "-")):
             rule = "a name of up to 64 letters, digits, - and _ (it also names a folder)"
-            raise ConfigError(Problem(f"sweep={short(last['sweep'])} must be {rule}", "sweep", last["sweep"]))
-        patterns = {key: tuple(last[key].split("|")) for key in ("rows", "columns") if key in last}
-        kept = {key: last[key] for key in ("profile", "sweep", "grid", "lease") if key in last}
-        seeds = whole(last["seeds"]) if "seeds" in last else ()
-        add, minutes = tuple(words.get("add", ())), last.get("minutes", "")
+            raise ConfigError(f"sweep={short(last['sweep'])} must be {rule}")
+        minutes = last.get("minutes", "")
         if ("lease" in last) != bool(minutes) or (minutes and not re.fullmatch(r"\d+(\.\d*)?", minutes)):
             told = f"lease=FOLDER and minutes=N belong together, N at least 0; got minutes={minutes or 'nothing'}"
-            raise ConfigError(Problem(told, "minutes", minutes))
-        plan, many = plan or PLAN in flags, bool({*OURS} & {*flags})
-        shown = tuple(flag for flag in flags if flag not in OURS)
-        found = {
-            "seeds": seeds,
-            "add": add,
-            "minutes": float(minutes or 0),
-            "plan": plan,
-            "many": many,
-            "flags": shown,
-            "typed": tuple(typed),
-        }
-        return cls(tuple(names), tuple(rest), **patterns, **kept, **found)
+            raise ConfigError(told)
+        read: dict[str, Any] = {key: last[key] for key in ("profile", "sweep", "grid", "lease") if key in last}
+        read |= {key: tuple(last[key].split("|")) for key in ("rows", "columns") if key in last}
+        read |= {"seeds": whole(last["seeds"])} if "seeds" in last else {}
+        read |= {"add": tuple(words.get("add", ())), "minutes": float(minutes or 0), "plan": plan, "many": many}
+        return cls(tuple(names), tuple(rest), **read, typed=tuple(arguments))
 
     @cached_property
     def keys(self) -> dict[str, Override]:
@@ -347,32 +329,23 @@ class Request:
         return found
 
     @property
-    def hydras(self) -> bool:
-        """True if Hydra runs the command: its flags, and `hydra/sweeper=optuna`.
+    def optuna(self) -> bool:
+        """True if optuna chooses the values of a sweep.
 
         Raises ConfigError if options of Hydra, or of our sweeps, are set where they have no effect.
         """
         theirs = [one.text for one in self.keys.values() if one.hydras]
-        for key, text in ((key, text) for key in TRAIN for text in self.typed if text.startswith(f"{key}=")):
-            if not self.many or (theirs and key != "sweep"):
-                why = f"{theirs[0]} gives the sweep to Hydra, which knows no" if theirs else "only a sweep (-m) knows"
-                raise ConfigError(f"{text} is not available here: {why} {key}=")
-        if theirs and not self.flags and not (self.many and OPTUNA in [text.lstrip("+") for text in theirs]):
+        for text in (text for text in self.typed if text.startswith(tuple(f"{key}=" for key in TRAIN))):
+            if not self.many or (theirs and not text.startswith("sweep=")):
+                why = f"{theirs[0]} gives the sweep to Hydra, which knows" if theirs else "only a sweep (-m) knows"
+                raise ConfigError(
+                    f"{text} is not available here: {why} {'no ' * bool(theirs)}{text.partition('=')[0]}="
+                )
+        if theirs and not (self.many and OPTUNA in [text.lstrip("+") for text in theirs]):
             raise ConfigError(f"{theirs[0]} is an option of Hydra, which is only used by -m {OPTUNA}; leave it out")
-        if self.plan and (theirs or self.flags):
-            raise ConfigError(f"{PLAN} is not available here: {[*theirs, *self.flags][0]} gives the command to Hydra")
-        return bool(self.flags or theirs)
-
-
-def _flag(word: str) -> str:
-    """A flag. Raises ConfigError, with the nearest one, if it is unknown."""
-    flag = word[: word.index("=")] if "=" in word else word
-    if flag in FLAGS:
-        return word
-    key = flag.lstrip("-")
-    setting = f"; write {key}{word[len(flag) :] or '=VALUE'}, without dashes" if settable(key) else ""
-    close = setting or near(flag, FLAGS) or f"; flags: {', '.join(FLAGS)}"
-    raise ConfigError(Problem(f"{flag} is unknown here{close}; -h prints the help", flag, allowed=FLAGS))
+        if theirs and self.plan:
+            raise ConfigError(f"--plan is not available here: {theirs[0]} gives the command to Hydra")
+        return bool(theirs)
 
 
 def settable(key: str) -> bool:
@@ -385,4 +358,4 @@ def whole(text: str) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(int(number) for number in text.split(",")))
     except ValueError:
-        raise ConfigError(Problem(f"seeds={text} must be whole numbers, as in seeds=1,2,3", "seeds", text)) from None
+        raise ConfigError(f"seeds={text} must be whole numbers, as in seeds=1,2,3") from None

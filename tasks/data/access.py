@@ -11,7 +11,6 @@ import shlex
 from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from repro.errors import ConfigError, near
@@ -36,8 +35,8 @@ def set_names(kind: str | None = None) -> list[str]:
     return names if kind is None else [name for name in names if kind == set_module(name).KIND]
 
 
-def set_module(name: str) -> ModuleType | Loader:
-    """The loader of a data set, or its module. Raises ConfigError if the name is unknown or its loader is incomplete."""
+def set_module(name: str) -> Loader:
+    """The loader of a data set. Raises ConfigError if the name is unknown or its loader is incomplete."""
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
@@ -45,12 +44,14 @@ def set_module(name: str) -> ModuleType | Loader:
         raise ConfigError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
     path = f"tasks.data.sets.{manifest.get('loader', name)}"
     module = importlib.import_module(path) if importlib.util.find_spec(path) else None
-    loader = getattr(module, "SETS", {}).get(name, module)
-    kind = getattr(loader, "KIND", None)
-    if kind not in KINDS or not hasattr(loader, "Options") or not hasattr(loader, "load"):
-        told = f"must have Options, load and a KIND ({', '.join(KINDS)}), not {kind!r}; {GUIDE}"
+    sets = getattr(module, "SETS", {})
+    loader = sets.get(name) or sets.get(manifest.get("holds"))
+    if loader is None or loader.KIND not in KINDS:
+        told = (
+            f"must have SETS = {{{name!r}: Loader(KIND, Options, load)}}, where KIND is {' or '.join(KINDS)}; {GUIDE}"
+        )
         raise ConfigError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
-    return loader  # type: ignore[return-value]
+    return loader
 
 
 def is_own(node: Any) -> bool:
@@ -76,7 +77,7 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
     return []
 
 
-def chosen(node: Mapping[str, Any]) -> tuple[ModuleType | Loader, Any]:
+def chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
     """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
     if wrong := problems(node):
         raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
@@ -128,7 +129,7 @@ def _in(root: Path, name: str, error: DataUnavailable) -> DataUnavailable:
         return error
     fetch, known = f"python scripts/data.py fetch {name}", rf"make data-{name}\b|python scripts/data\.py fetch {name}\b"
     step = re.sub(known, lambda _: f"{fetch} --root {shlex.quote(str(root))}", error.next_step)
-    return DataUnavailable(error.what, error.why, step, error.key, error.value)
+    return DataUnavailable(error.what, error.why, step)
 
 
 def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progress) -> DataSet:
@@ -194,7 +195,7 @@ def _fetched(
         data = open_data(node, root, progress)
     except DataUnavailable as error:  # the command that its next step names may be the one that is running
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.why, step, error.key, error.value) from error
+        raise DataUnavailable(error.what, error.why, step) from error
     splits = data.read(progress)
     return _counted(name, data, splits, place), data, splits
 

@@ -76,7 +76,7 @@ class Limited:
 
 @dataclass
 class Loader:
-    """How a data set is read; a module with one way to read defines these names at its top level instead.
+    """How a data set is read; the dict `SETS` of a file in `tasks/data/sets` has one by the name of each set.
 
     KIND: as in `tasks.data.records`. load: (manifest, options, root, progress) -> DataSet.
     """

@@ -1,24 +1,10 @@
 """Errors of data acquisition."""
 
-from typing import Any
-
 from repro.errors import Refused
 
 
 class DataError(Refused, RuntimeError):
-    """Data that are missing, unreachable, damaged or too large for the disk.
-
-    Args:
-        key: the name of the file, option or data set that is wrong.
-        value: what was found there.
-        line: its line, from 1; 0 if unknown.
-    """
-
-    def __init__(
-        self, what: str, why: str = "", next_step: str = "", key: str = "", value: Any = None, line: int = 0
-    ) -> None:
-        super().__init__(what, why, next_step)
-        self.key, self.value, self.line = key, value, line
+    """Data that are missing, unreachable, damaged or too large for the disk."""
 
 
 class DataUnavailable(DataError):

@@ -50,7 +50,7 @@ def check_folder(folder: Path, write: bool = False) -> None:
     except OSError as error:
         what = "cannot be written" if folder.is_dir() else "is not a folder" if folder.exists() else "cannot be made"
         step = "set another folder for the downloads (paths.data=FOLDER, --root FOLDER)"
-        raise DataError(f"the folder {folder} {what}", str(error), step, "paths.data", folder) from error
+        raise DataError(f"the folder {folder} {what}", str(error), step) from error
 
 
 @contextmanager

@@ -68,7 +68,7 @@ class Files:
         if not self._where:
             where = ", ".join(map(str, places)) or "no folder given"
             step = "correct data.path, or see the manifest of the data set"
-            raise DataError("there is no image", where, step, "data.path", places)
+            raise DataError("there is no image", where, step)
 
     def keys(self) -> list[str]:
         return list(self._where)
@@ -204,9 +204,9 @@ def open_images(record: Mapping[str, str], folder: Path) -> Images:
 
 
 def features(folder: Path) -> Stored:
-    """Open features of images. They are not hashed: `scripts/extract_features.py --check` does. Raises DataUnavailable."""
+    """Open features of images. They are not hashed: `scripts/data.py features --check` does. Raises DataUnavailable."""
     if not (folder / META).is_file():
-        step = "make one: python scripts/extract_features.py --help"
+        step = "make one: python scripts/data.py features --help"
         raise DataUnavailable("there is no feature store", str(folder), step)
     return Stored(folder, "features")
 
@@ -230,7 +230,7 @@ def decode_all(source: Files, keys: Sequence[str], size: tuple[int, int], root: 
         what = f"{len(bad)} of {len(keys)} images cannot be read"
         if 2 * len(bad) > len(keys):
             key, why = next(iter(bad.items()))
-            raise DataError(what, f"{key}: {why}", "check data.path and the archives", value=len(bad))
+            raise DataError(what, f"{key}: {why}", "check data.path and the archives")
         if bad:
             progress.say(f"{what} and count as black: {', '.join(list(bad)[:5])}")
         return {"bad": bad, "keys": list(keys)}

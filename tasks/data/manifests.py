@@ -1,7 +1,7 @@
 """Manifests: a YAML file for each data set with its description, its source and the required files.
 
 Keys: `name`, `title`, `kind` (apt, wheel, mirror, files, http, generated or own), `licence`, `source`, `get` (how to
-obtain the data by hand) and `loader` (its file in `tasks/data/sets`, if named differently). Depending on the kind:
+obtain the data by hand) and `loader` (its file in `tasks/data/sets`, if named differently; `plain` needs no code). Depending on the kind:
 `files` (path, sha256 and bytes; paths are relative to the mirror), `layout`, `packages`, `version`. For comparisons
 with a paper: `tables` (the tables that use this data set), `sizes` (full numbers of records; a list if releases
 differ), `shortfalls` (what is always missing), `stands_for`, `demo`.

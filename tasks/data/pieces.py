@@ -19,7 +19,7 @@ FEWEST, MOST, PER_PIECE = 2_000, 32_000, 500  # pieces that `fitted` chooses, an
 def too_small(size: int, what: str, least: int) -> DataError:
     """The error for a vocabulary of `size` units that is too small for the characters of the text."""
     step = f"set encode.vocab_size={least} or more"
-    return DataError(f"encode.vocab_size={size} is too small", what, step, "encode.vocab_size", size)
+    return DataError(f"encode.vocab_size={size} is too small", what, step)
 
 
 def fitted(text: Iterable[str], size: int | None, others: int = 0) -> tuple[int, float]:

@@ -15,7 +15,11 @@ if __name__ == NAME:
 
     compat.install()
 
-    from tasks.fairseq_plugin import classification, fertility, seq2seq, vqa
+    from tasks.config.models import FAMILIES
+
+    for family in FAMILIES:  # those that have a file here
+        if Path(__file__).with_name(f"{family}.py").is_file():
+            importlib.import_module(f"{NAME}.{family}")
 else:
     root = str(Path(__file__).resolve().parents[2])
     if root not in sys.path:

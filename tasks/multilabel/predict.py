@@ -39,7 +39,7 @@ def line(text: str, number: int, encoding: Encoded) -> np.ndarray:
     words: Sequence[str] = [word for word in re.split(r"[\s,]+", text) if word]
     if len(words) != (size := encoding.features):
         said = f"{len(words)} numbers", f"{size} numbers"
-        raise damaged(STANDARD_INPUT, *said, line=number, step=STEP, value=len(words))
+        raise damaged(STANDARD_INPUT, *said, line=number, step=STEP)
     return np.array([feature(word, STANDARD_INPUT, number, step=STEP) for word in words])
 
 

@@ -7,16 +7,18 @@ updates), the order of the batches with (seed, epoch), and a checkpoint stores t
 import math
 import time
 from collections.abc import Mapping
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 
 from repro import signals
+from repro.protocol import Monitor
 from tasks.config.models import learned
 from tasks.training import checkpoints
 from tasks.training.job import Batches, Job
 from tasks.training.trainer import READ_EVERY, Trainer
 
+SHARE = 0.97  # of the progress of training; the rest is for writing the best weights
 EXPLODED = 1e4  # bits per token; guessing among a million words costs 20
 
 
@@ -33,14 +35,6 @@ class Means(dict[str, list[float]]):
         """The means as the criterion rounds them, named `<split>/<name>`."""
         means = {name: total / weight for name, (total, weight) in self.items()}
         return {f"{split}/{name}": value for name, value in criterion.rounded(means).items()}
-
-
-class Monitor(Protocol):
-    """Receives progress reports from a training run."""
-
-    def updated(self, epoch: float, max_epoch: int, stats: dict[str, float]) -> None: ...
-    def epoch_done(self, history: list[dict[str, float]]) -> None: ...
-    def note(self, text: str) -> None: ...
 
 
 def run(job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
@@ -127,8 +121,8 @@ class Training:
             if due:
                 weighted, weight = self.recent.get("loss", (math.nan, 1))
                 self.recent.clear()
-                share = self.epoch - 1 + self.done / total
-                self.monitor.updated(share, max_epochs, {"loss": weighted / weight})
+                done = SHARE * (self.epoch - 1 + self.done / total) / max_epochs
+                self.monitor.stage(f"epoch {self.epoch}/{max_epochs}", done, loss=weighted / weight)
         self.read()
 
     def _end_epoch(self, seconds: float) -> None:
@@ -156,7 +150,7 @@ class Training:
         self.means.clear()
         self.recent.clear()
         self._save()
-        self.monitor.epoch_done(self.history)
+        self.monitor.curve(self.history)
 
     def _averaged(self) -> dict[str, torch.Tensor]:
         """In the last `train.average` epochs, give the model the mean of its weights after each of them so far.
@@ -198,7 +192,7 @@ class Training:
         self.epoch, self.done = state["epoch"], state["done"]
         if self.history:
             self.good = f"epoch {self.history[-1]['epoch']:.0f}: dev/loss {self.history[-1]['dev/loss']:.4g}"
-            self.monitor.epoch_done(self.history)  # the file of learning curves may be damaged, so it is rewritten
+            self.monitor.curve(self.history)  # the file of learning curves may be damaged, so it is rewritten
         self.monitor.note(f"resuming from epoch {self.epoch}, update {self.trainer.updates}")
 
     def _save(self) -> None:

@@ -17,10 +17,11 @@ from torch import nn
 
 from repro import plugins as own_mappings
 from repro import signals
+from repro.protocol import Monitor
 from tasks.config.nodes import shares
 from tasks.training import checkpoints
 from tasks.training.job import Job
-from tasks.training.loop import Monitor, run
+from tasks.training.loop import run
 
 
 def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]], dict[str, float]]:
@@ -83,11 +84,11 @@ def spread(job: Job, monitor: Monitor) -> None:
                     os.kill(pid, signal.SIGTERM)
             try:
                 while True:
-                    kind, *arguments = said.get(timeout=0.5 if ended else 0)
+                    kind, given, stats = said.get(timeout=0.5 if ended else 0)
                     if kind == "stopped":
-                        why = why or arguments[0]
+                        why = why or given[0]
                     else:
-                        getattr(monitor, kind)(*arguments)
+                        getattr(monitor, kind)(*given, **stats)
             except queue.Empty:
                 pass
     if why:
@@ -101,7 +102,7 @@ class Telling:
         self.put = put
 
     def __getattr__(self, kind: str) -> Callable[..., None]:
-        return lambda *arguments: self.put((kind, *arguments))
+        return lambda *arguments, **stats: self.put((kind, arguments, stats))
 
 
 def _worker(rank: int, job: Job, reports: Any, threads: int, tf32: bool, method: str, named: dict[str, str]) -> None:
@@ -117,4 +118,4 @@ def _worker(rank: int, job: Job, reports: Any, threads: int, tf32: bool, method:
             run(job, Telling(reports.put) if rank == 0 else Telling(), rank, world)
             torch.distributed.destroy_process_group()
     except signals.Stopped as stop:
-        reports.put(("stopped", str(stop)))
+        reports.put(("stopped", (str(stop),), {}))

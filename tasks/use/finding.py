@@ -1,6 +1,5 @@
 """Find a cell by its folder, by its id, or by a filter that matches exactly one cell."""
 
-import difflib
 import logging
 import shlex
 from collections.abc import Sequence
@@ -9,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from repro.cell import Cell, read_config
-from repro.errors import ConfigError, StoreError, near
+from repro.errors import ConfigError, StoreError, near, nearest
 from repro.files import read_json
 from repro.identity import pair
 from repro.protocol import flatten
@@ -84,7 +83,7 @@ def _filtered(outputs: str | Path, what: str, entries: list[Entry]) -> Path:
 def _train(place: str, outputs: str | Path) -> str:
     """The next step if there is no cell of `place`, TASK/MAPPING."""
     typed = zip(place.partition("/")[::2], (names_in("task"), names_in("mapping")))
-    task, mapping = (next(iter(difflib.get_close_matches(word, known, n=1)), "") for word, known in typed)
+    task, mapping = (nearest(word, known) for word, known in typed)
     if not task or not mapping:
         return f"to train one: python scripts/train.py task=toy mapping=softmax{elsewhere(outputs)}"
     meant = "" if place == f"{task}/{mapping}" else f"did you mean '{task}/{mapping}'? "

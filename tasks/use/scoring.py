@@ -111,7 +111,7 @@ def _named(config: Mapping[str, Any], folder: Path, given: Sequence[str]) -> str
                     others[name] = f"that of another test set, {other}"
     if given and (why := others.get(names[0]) or "" if NAME.fullmatch(names[0]) else "no name"):
         told = f"data.name={names[0]} is {why}; choose another name of letters, digits, '_', '-', '+' and '.'"
-        raise compose.ConfigError(compose.Problem(told, "data.name", names[0]))
+        raise compose.ConfigError(told)
     return next((name for name in names if name not in others), node["name"])
 
 

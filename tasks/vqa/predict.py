@@ -123,7 +123,7 @@ def answers(
 
     Args:
         images: folder to which the image paths are relative (default: the working directory). For a model that reads
-            features, this must be the feature store (`scripts/extract_features.py`) that holds the images' features
+            features, this must be the feature store (`scripts/data.py features`) that holds the images' features
             under these names.
 
     Raises:

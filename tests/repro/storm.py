@@ -48,7 +48,9 @@ def command(store: str, rows: int) -> int:
     driver.POLL_SECONDS = 0.5
     overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
     page = PAGE | {"rows": PAGE["rows"][:rows]}  # type: ignore[index]
-    return reproduce.Driver(reproduce.prepared([read(page, "storm", "demo")], overrides), Store(store)).run()
+    loaded = [read(page, "storm", "demo")]
+    made = reproduce.prepared(loaded, reproduce.outline(loaded, overrides), overrides)
+    return reproduce.Driver(made, Store(store)).run()
 
 
 def start(store: Path, rows: int) -> subprocess.Popen:

@@ -28,7 +28,7 @@ from repro.results import archive
 from repro.store import Store, sources
 from tasks.commands import driver as driving
 from tasks.commands import lease as leases
-from tasks.commands import rates, recorded, reproduce
+from tasks.commands import rates, records, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
@@ -251,8 +251,8 @@ def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, m
     monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
     monkeypatch.setattr(reproduce, "ASSUMED", replace(reproduce.ASSUMED, slowness=lambda: 1.0))
 
-    def begin(*words):
-        reproduce.main(Request.read([f"paths.outputs={tmp_path}", *words], REPRODUCE, ["niculae2017_table2"]))
+    def begin(*words, run=reproduce.main):
+        run(Request.read([f"paths.outputs={tmp_path}", *words], REPRODUCE, ["niculae2017_table2"]))
 
     with pytest.raises(
         compose.ConfigError, match=r"needs a GPU.* 7 min of an H200, .*device=cpu 4 h .*slurm_gpu, .*cpu"
@@ -260,7 +260,7 @@ def test_the_profile_gpu_is_refused_without_a_gpu_but_can_be_planned(tmp_path, m
         begin("profile=gpu")
     with pytest.raises(SystemExit, match="prepared"):
         begin("profile=gpu", "runtime.device=cpu")
-    begin("profile=gpu", "--plan")
+    begin("profile=gpu", run=reproduce.plan)
     assert re.search(
         r"6 to run; about 16 min .* 7.0 GPU-minutes with 6 cells at a time on a GPU", capfd.readouterr().out
     )
@@ -280,7 +280,7 @@ def test_a_lease_begins_what_ends_in_time_and_the_next_one_makes_the_rest(planne
     said = capfd.readouterr()
     assert "2 of 4 cells end within" in said.err and "2 cells run, 0 reused, 0 failed, 2 not finished" in said.out
     found, lost = archive.collect(plan.slots, there)
-    archive.write(recorded.file_of("fake", "demo", folder), {"arguments": []}, found)
+    archive.write(records.file_of("fake", "demo", folder), {"arguments": []}, found)
     assert [cell.seed for cell in lost] == [2, 2]
     here = Store(tmp_path / "here")
     (stale,) = planned(two, ["data.content=other"])

@@ -11,7 +11,7 @@ import storm
 
 from repro import cell as cells
 from repro.store import Store, provenance
-from tasks.commands.store import main as look_after
+from tasks.commands.store import verify
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def wrong(store) -> list[str]:
 
 
 def test_every_flipped_file_is_named(made, store):
-    assert look_after("verify", str(store.root)) == 0 and wrong(store) == []
+    assert verify(paths_outputs=str(store.root)) == 0 and wrong(store) == []
     assert [state for _, state, _ in store.verify()] == ["done"] * 5  # two trainings, three evaluations
     first, level = made[0].entry(store), made[1].evaluation(store, made[1].tests[1])
     flip(first.path("encoding/dict.txt"))
@@ -44,7 +44,7 @@ def test_every_flipped_file_is_named(made, store):
     said = sorted(wrong(store))
     assert len(said) == 3 and any("encoding/dict.txt is not what was written" in s for s in said)
     assert any("predictions.jsonl.gz is not" in s for s in said) and any(s.startswith("last.pt: ") for s in said)
-    assert look_after("verify", str(store.root)) == 1
+    assert verify(paths_outputs=str(store.root)) == 1
 
 
 def test_a_copied_folder_is_finished_where_it_is_copied_to(made, store, tmp_path):

@@ -17,8 +17,6 @@ def train(script, tiny, outputs):
         given = {a.split("=")[0] for a in arguments}
         rest = [o for o in tiny if o.split("=")[0] not in given]
         more = [*rest, f"paths.outputs={outputs}"]
-        # the command line wants flags at one end: -m in front, --cfg behind
-        ordered = [*arguments, *more] if arguments[:1] == ("-m",) else [*more, *arguments]
-        return script("train.py", *ordered, **environment)
+        return script("train.py", *more, *arguments, **environment)
 
     return run

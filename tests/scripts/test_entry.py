@@ -19,10 +19,10 @@ def one(
 
 
 @command
-def many(*names: str, to: Path, also: list[str] = (), fail: str = "") -> None:
+def many(*names: str, to: Path, also: list[str] = (), fail: str = "", words: list[int] = ()) -> None:
     if fail:
         raise {"value": ValueError, "store": StoreError, "disk": OSError, "bug": RuntimeError}[fail]("so")
-    print(names, to, *also)
+    print(names, to, *also, *words)
 
 
 def test_words_values_and_flags(capsys):
@@ -30,16 +30,18 @@ def test_words_values_and_flags(capsys):
     assert one(line.split()) == 3
     said = ("t/m,seed=1", "b", ["decode.beam=2", "+x=1", "~y"], 3, -1.0, ["p", "q"], True, Path("f"), "gpu", "o")
     assert capsys.readouterr().out == f"{said}\n"
-    assert one(["c", "a", "--only", "p", "x=1", "--only=q"]) == 3  # the option twice; a key ends its values
+    assert one(["c", "a", "x=1", "--only", "p", "--only=q"]) == 3  # the option twice
     assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, None, ''" in capsys.readouterr().out
-    assert many(["x", "--to", "-", "--also", "p", "y", "-"]) == 0  # beside names an option takes one value
-    assert capsys.readouterr().out == f"('x', 'y', '-') {Path('-')} p\n"
+    assert (
+        many(["x", "--to", "-", "--also", "p", "y", "-", "--words", "7"]) == 0
+    )  # beside names an option takes one value
+    assert capsys.readouterr().out == f"('x', 'y', '-') {Path('-')} p 7\n"
 
 
 REFUSED = """
-c | error: KIND is missing; c d | KIND=d is unknown here; c a z | unexpected argument 'z'; c a --heat=1 | takes no value
-c a --haet | --haet is unknown here (did you mean '--heat'?); c a --n | --n needs a value; c a n=x | n=x must be a whole number
-c a lam=x | lam=x must be a number; many x | --to is missing; many to=f tu=g | did you mean 'to='
+c | error: the following arguments are required: KIND; c d | argument KIND: invalid choice; c a z | unexpected argument 'z'; c a --heat=1 | argument --heat: ignored
+c a --haet | --haet is unknown here (did you mean '--heat'?); c a --n | argument --n: expected one; c a n=x | argument --n: invalid int value: 'x'
+c a lam=x | argument --lam: invalid float value: 'x'; many x | required: --to; many to=f tu=g | did you mean 'to='
 """
 
 

@@ -78,7 +78,7 @@ def test_output_to_a_full_disk_is_told():
 
 
 def test_help_ends_with_what_to_run_next(command, capsys):
-    for name in ("data", "figures", "extract_features"):
+    for name in ("data", "figures"):
         assert command(name, "--help") == 0
         assert "Next: " in capsys.readouterr().out[-200:], name
 

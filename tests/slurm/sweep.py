@@ -68,7 +68,8 @@ def main(store: str, flags: str, *overrides: str) -> int:
     own = Path(flags) / "moody.py"
     own.write_text(MAPPING.format(flags=flags, behind=BEHIND))
     asked = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", f"plugins=[{own}]", *overrides]
-    return reproduce.Driver(reproduce.prepared([read(page(), "sweep", "demo")], asked), Store(store)).run()
+    loaded = [read(page(), "sweep", "demo")]
+    return reproduce.Driver(reproduce.prepared(loaded, reproduce.outline(loaded, asked), asked), Store(store)).run()
 
 
 if __name__ == "__main__":

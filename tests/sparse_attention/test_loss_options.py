@@ -236,7 +236,7 @@ def test_what_is_refused():
         (lambda: fenchel_young(x, y[:3], "entmax"), r"expected \(7,\)"),
         (lambda: fenchel_young(x, y, "entmax", weight=w[:3]), r"must have shape \(5,\), one number per class"),
         (lambda: fenchel_young(x, y, "entmax", reduction="max"), "not one of mean, sum, none"),
-        (lambda: fenchel_young(x, y, sa.make("entmax"), alpha=1.2), "alpha given with a module: pass the name"),
+        (lambda: fenchel_young(x, y, sa.make("entmax"), alpha=1.2), "alpha: allowed only with a mapping's name"),
         (lambda: fenchel_young(x, y, sa.make("entmax", dim=1)), "works along dim=1, but the loss along dim=-1"),
         (lambda: fenchel_young(x[None], torch.rand(35), "tvmax"), "must have the shape of the scores"),
         (lambda: sa.losses.FenchelYoungLoss("sparsehourglass"), "no Fenchel-Young loss"),

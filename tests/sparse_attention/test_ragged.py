@@ -32,26 +32,22 @@ def test_rows_are_those_of_single_sequences(name):
 
 
 @pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax", "fusedmax", "top_k", "constrained_sparsemax"])
-def test_masks_are_jagged_and_numbers_may_differ_by_sequence(name):
-    theta = {"softmax": "gamma", "entmax": "alpha", "fusedmax": "lam"}.get(name, "")
-    value = torch.linspace(1.1, 2.0, len(LENGTHS) * 2).view(-1, 2).requires_grad_()
+def test_masks_are_jagged(name):
     parts, masks = [torch.randn(n, 2) for n in LENGTHS], [torch.rand(n, 2) < 0.7 for n in LENGTHS]
     ends = torch.tensor([0, *LENGTHS]).cumsum(0)
     scores, mask = (torch.nested.nested_tensor_from_jagged(torch.cat(x), ends.clone()) for x in (parts, masks))
     m = sa.spec(name).function
-    out = m(scores.transpose(1, 2), mask=mask.transpose(1, 2), **inputs(name), **({theta: value} if theta else {}))
-    given = [{theta: own} if theta else {} for own in value]
-    alone = [m(x.T, mask=keep.T, **inputs(name), **own) for x, keep, own in zip(parts, masks, given)]
-    torch.testing.assert_close(out.unbind(), tuple(alone))
-    if theta:
-        slopes = [torch.autograd.grad(sum(x.cos().sum() for x in found), value) for found in (out.unbind(), alone)]
-        torch.testing.assert_close(*slopes)
+    for dim in (1, 2):
+        out = m(scores, dim=dim, mask=mask, **inputs(name))
+        alone = [m(x, dim=dim - 1, mask=keep, **inputs(name)) for x, keep in zip(parts, masks)]
+        torch.testing.assert_close(out.unbind(), tuple(alone))
 
 
-def test_values_for_each_position_are_jagged():
-    parts, bounds = [torch.randn(n) for n in (3, 5, 3)], [torch.rand(n) + 0.4 for n in (3, 5, 3)]
-    out = sa.constrained_softmax(jagged(parts), jagged(bounds))
-    torch.testing.assert_close(out.unbind(), tuple(map(sa.constrained_softmax, parts, bounds)))
+def test_a_parameter_that_is_a_tensor_learns():
+    parts, gamma = [torch.randn(n) for n in LENGTHS], torch.tensor(0.5, requires_grad=True)
+    found = (sa.sparsemax(jagged(parts), gamma=gamma).unbind(), [sa.sparsemax(x, gamma=gamma) for x in parts])
+    slopes = [torch.autograd.grad(sum(x.cos().sum() for x in p), gamma) for p in found]
+    torch.testing.assert_close(*slopes)
 
 
 def test_gradients_and_graphs():
@@ -76,11 +72,21 @@ def test_what_is_refused():
     gaps = torch.nested.narrow(torch.randn(2, 5), 1, torch.tensor([0, 1]), torch.tensor([3, 2]), layout=torch.jagged)
     other, flat = jagged([torch.ones(n, 4) for n in (2, 3)]).bool(), jagged([torch.ones(n) for n in (3, 2)]).bool()
     for call, error, words in (
-        (lambda: sa.sparsemax(scores, dim=0), ValueError, "dim=0 is out of range: 1 to 2 for nested scores"),
+        (lambda: sa.sparsemax(scores, dim=0), ValueError, "dim=0 of nested scores .*: mappings take dim from 1 to 2"),
+        (lambda: sa.sparsemax(scores.transpose(1, 2)), ValueError, "nested scores .B, ., .*see transpose"),
         (lambda: sa.sparsemax(scores, mask=torch.ones(4).bool()), TypeError, "must be nested.*tensor_from_jagged"),
         (lambda: sa.sparsemax(scores, mask=other), ValueError, "the sequences of mask must have the same lengths"),
-        (lambda: sa.sparsemax(scores, mask=flat), ValueError, "does not broadcast to the scores"),
-        (lambda: sa.sparsemax(scores, dim=1, gamma=torch.ones(5)), ValueError, r"gamma of shape \(5,\) fits neither"),
+        (
+            lambda: sa.sparsemax(scores, mask=jagged([torch.ones(n, 1) for n in (3, 2)]).bool()),
+            ValueError,
+            "have the shape",
+        ),
+        (lambda: sa.sparsemax(scores, mask=flat), ValueError, "must have the shape of the scores"),
+        (
+            lambda: sa.sparsemax(scores, dim=1, gamma=torch.ones(5)),
+            ValueError,
+            "gamma must be one number for nested scores",
+        ),
         (lambda: sa.sparsemax(gaps), ValueError, r"scores has gaps .*scores.contiguous\(\)"),
         (lambda: sa.make("fertility_softmax")(scores, fertility=torch.ones(2)), TypeError, "scores is a nested tensor"),
     ):

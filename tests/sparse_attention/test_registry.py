@@ -383,10 +383,6 @@ def test_what_is_no_mapping_is_named_with_what_was_meant(call):
     for wrong, words in (
         (sa.Sparsemax, "the class Sparsemax .did you mean 'sparsemax'"),
         (nn.Softmax, "the class Softmax .did you mean 'softmax'"),
-        (torch.softmax, "the function softmax .did you mean 'softmax'"),
-        (nn.functional.softmax, "the function softmax"),
-        (nn.Softmax(-1), "the module Softmax"),
-        (lambda scores: scores.softmax(-1), "the function <lambda>"),
         (None, "mapping=None"),
     ):
         with pytest.raises((TypeError, ValueError), match=words):
@@ -399,8 +395,8 @@ def test_a_function_of_your_own_needs_a_mask():
 
     q = torch.randn(1, 2, 5, 4)
     assert torch.equal(sa.sparse_attention(q, q, q, halved), sa.sparse_attention(q, q, q, sa.Sparsemax(gamma=2.0)))
-    with pytest.raises(TypeError, match=r"f\(scores, mask=keep, dim=-1\)"):
-        sa.integrations.treat_as_masked(halved)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mask'"):
+        sa.sparse_attention(q, q, q, nn.functional.softmax)
 
 
 @pytest.mark.parametrize("function", [sa.losses.fenchel_young, sa.losses.max_omega])

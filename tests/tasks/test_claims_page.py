@@ -15,7 +15,7 @@ from benchmarks.language_model import report
 from repro.claims.claim import Change, Claim, Paper
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED
-from tasks.commands import claims, recorded, results
+from tasks.commands import claims, records, results
 from tasks.config import compose
 
 ROOT = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ RECORDS += "niculae2017_table1_cpu peters2018_snli_cpu sweep_alpha sweep_p".spli
 
 def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
     """Of some records: tables, pictures, sweeps and the claims on them; `make results` computes all of them."""
-    whole, at = recorded.RESULTS, tmp_path / "results"
+    whole, at = records.RESULTS, tmp_path / "results"
     (at / "records").mkdir(parents=True)
     (at / "figures").mkdir()
     for page in (tmp_path / "claims.md", at / "properties.md", at / "other.md", at / "figures" / "README.md"):

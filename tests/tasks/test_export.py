@@ -71,7 +71,7 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
     guide = (root / "docs/guides/predict.md").read_text()
     packages = re.search(r"^pip install (.*)$", guide, re.M)[1].split()
     packages += {"transformer": ["sacremoses", "subword-nmt"], "vqa": ["pillow"]}.get(name, [])
-    assert all(f"`{one}`" in guide for one in packages[4:])
+    assert all(f"`{one}`" in guide for one in packages[5:])
     kept = needed(*packages) | {"sparse-attention"}
     absent = [m for m, owners in metadata.packages_distributions().items() if kept.isdisjoint(map(spelt, owners))]
     assert {"fairseq", "hydra", "omegaconf", "wandb", "sklearn", "scipy", "pandas"} <= set(absent)

@@ -6,11 +6,12 @@ import shutil
 
 import pytest
 
-from repro.results import archive, records
+from repro.results import archive
+from repro.results.records import read as stored
 from repro.store import Store
 from repro.tables import compare, render
 from tasks.commands import compare as commands
-from tasks.commands import recorded, results
+from tasks.commands import records, results
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
@@ -44,14 +45,14 @@ def folder(learned, learning, tmp_path_factory):
         patch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
         copied(learned, outputs)
         for _ in range(2):  # the same again
-            told = recorded.record(asked([f"paths.outputs={outputs}"]), at)
+            told = records.record(asked([f"paths.outputs={outputs}"]), at)
             assert told == (at / "records" / "pair_demo.jsonl", 2, 0, [])
         written = told[0].read_bytes()
-        assert recorded.record(asked([f"paths.outputs={root / 'none'}"]), at)[1:] == (2, 2, [])
+        assert records.record(asked([f"paths.outputs={root / 'none'}"]), at)[1:] == (2, 2, [])
         assert told[0].read_bytes() == written
         told[0].write_text("damaged")
-        assert recorded.record(asked([f"paths.outputs={outputs}"]), at)[1:] == (2, 0, [])
-        lost = recorded.record(asked([f"paths.outputs={root / 'none'}"]), root / "other")[3]
+        assert records.record(asked([f"paths.outputs={outputs}"]), at)[1:] == (2, 0, [])
+        lost = records.record(asked([f"paths.outputs={root / 'none'}"]), root / "other")[3]
         assert lost == ["softmax, generated, seed 1", "sparsemax, generated, seed 1"]
         (at / "pair.md").write_text(PAGE + "## A toy: two mappings\n\n*profile demo*\n")
         results.write(at, {})
@@ -107,17 +108,17 @@ def test_records_of_another_machine_are_added_and_none_is_dropped(
     none, there = f"paths.outputs={tmp_path / 'none'}", tmp_path / "lease"
     path, keys = written / "records" / "pair_demo.jsonl", []
     asked_there, first = archive.read(path)
-    _, cells = recorded.reproduce.outlined(asked(["seeds=2", none]))
+    _, cells = records.reproduce.outlined(asked(["seeds=2", none]))
     for cell, record in zip(cells, first):
         keys.append(archive.key(cell.config, cell.family))
         record |= {"key": keys[-1], "seed": 2}
     archive.write(there / "records" / "pair_demo.jsonl", {**asked_there, "arguments": ["seeds=2"]}, first)
-    assert recorded.record(asked([none]), written, there)[1:3] == (4, 2)
+    assert records.record(asked([none]), written, there)[1:3] == (4, 2)
     told, found = archive.read(path)
     assert told["arguments"] == ["seeds=1,2"] and {*keys} < {one["key"] for one in found}
     for words in (["seeds=2"], ["rows=softmax", "columns=toy"], ["seeds=3"]):
         before = path.read_bytes()
-        missing = recorded.record(asked([*words, none]), written)
+        missing = records.record(asked([*words, none]), written)
         assert missing[1:3] == (4, 4) and path.read_bytes() == before and len(missing[3]) == 2 * (words == ["seeds=3"])
 
 
@@ -155,7 +156,7 @@ def test_a_table_without_records_and_a_file_without_a_source_are_refused(written
 
 
 def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
-    assert recorded.show(asked([f"paths.outputs={tmp_path}"]), folder) == 0
+    assert records.show(asked([f"paths.outputs={tmp_path}"]), folder) == 0
     out = capsys.readouterr().out
     assert "nothing was run\nreport: " in out and "softmax" in out
     assert (tmp_path / "tables" / "pair_demo_from_records.md").is_file() and not (tmp_path / "cells").exists()
@@ -164,7 +165,7 @@ def test_a_fresh_clone_prints_the_table_from_records(folder, tmp_path, capsys):
     page = (tmp_path / "report" / "pair_demo_from_records.html").read_text()
     assert "No predictions are stored for this column" in page and "empty output" not in page
     assert '<a href="..' not in page, "the folders of its cells are gone"
-    assert recorded.show(asked([f"paths.outputs={tmp_path}", "seeds=1,7"]), folder) == 1
+    assert records.show(asked([f"paths.outputs={tmp_path}", "seeds=1,7"]), folder) == 1
     assert "2 of 4 cells have no records" in capsys.readouterr().out
 
 
@@ -174,11 +175,11 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     folder = store.root / "sweeps" / "two"
     cells = [f"toy/{e.folder.parent.name}/{e.folder.name}" for e in store]
     commands.write_manifest(folder, ["seed=1,2"], [{"cell": c} for c in cells])
-    read = records.read(store).records
+    read = stored(store).records
     printed = render.to_markdown(compare.table(compare.groups(read), "table", "Two"))
     (folder / "table.md").write_text(printed)
     at = tmp_path / "docs" / "results"
-    path, count = recorded.record_sweep("two", store.root, at)
+    path, count = records.record_sweep("two", store.root, at)
     assert count == len(read) >= 2 and str(tmp_path) not in path.read_text()
     assert results.write(at, {}) == 0
     whole = (at / "sweeps" / "two" / "table.md").read_text().partition("<details")[2]
@@ -188,7 +189,7 @@ def test_a_sweep_has_records_of_its_own(learned, tmp_path):
     assert len(rows) >= 3 and all(row in before for row in rows), "without differences, which need the examples"
     assert {p.name for p in (at / "sweeps" / "two").iterdir()} >= {"table.csv", "table.md"}
     with pytest.raises(ValueError, match="sweep=too"):
-        recorded.record_sweep("too", store.root, at)
+        records.record_sweep("too", store.root, at)
 
 
 def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypatch, capsys, tmp_path):
@@ -199,8 +200,8 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypa
         asked.append((name, request.typed, to))
         return (tmp_path / name, *told.get(name, (2, 0, [])))
 
-    monkeypatch.setattr(recorded, "record", record)
-    monkeypatch.setattr(recorded, "record_sweep", lambda name, outputs, to: (to / name, 3))
+    monkeypatch.setattr(records, "record", record)
+    monkeypatch.setattr(records, "record_sweep", lambda name, outputs, to: (to / name, 3))
     monkeypatch.setattr(results, "write", lambda to, _: 0)
     assert command("results", "whole", "profile=cpu", f"to={tmp_path}") == 0
     assert asked == [("whole", ("profile=cpu",), tmp_path.resolve())]
@@ -209,8 +210,8 @@ def test_the_command_says_what_it_recorded_and_what_is_missing(command, monkeypa
         (["whole", "empty"], 0, "empty: the store has none of its cells"),
         (["grown"], 0, "2 cells, 1 of them not in the store"),
         (["short", "whole"], 1, "  missing: a cell\n"),
-        (["sweep=mine"], 0, f"{recorded.RESULTS / 'mine'}: 3 cells"),
+        (["sweep=mine"], 0, f"{records.RESULTS / 'mine'}: 3 cells"),
     ):
         assert command("results", *names) == status and said in capsys.readouterr().out
-    assert asked[-1][2] == recorded.RESULTS.resolve()
+    assert asked[-1][2] == records.RESULTS.resolve()
     assert command("results", "profile=cpu") == 2 and "name an experiment" in capsys.readouterr().err

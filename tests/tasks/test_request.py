@@ -9,7 +9,7 @@ from tests.refusals import refused
 
 
 def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
-    request = Request.read("-m task=toy mapping=softmax,fusedmax seed=1,2 sweep=mine grid=paper".split(), TRAIN)
+    request = Request.read("task=toy mapping=softmax,fusedmax seed=1,2 sweep=mine grid=paper".split(), TRAIN, many=True)
     assert (request.sweep, request.grid, request.many, request.plan) == ("mine", "paper", True, False)
     assert request.overrides == ("task=toy", "mapping=softmax,fusedmax", "seed=1,2")
     assert request.keys["mapping"].texts == ("mapping=softmax", "mapping=fusedmax")
@@ -17,37 +17,36 @@ def test_a_request_has_the_commands_own_keys_apart_from_the_overrides():
     table = Request.read(typed, REPRODUCE, ["demo"], plan=True)
     assert (table.seeds, table.rows, table.profile, table.plan) == ((2, 1), ("a", "b*"), "cpu", True)
     assert (table.add, table.overrides) == (("entmax,alpha=1.5", "softmax"), ("optim.lr=1",))
-    shown = Request.read(["--cfg", "job", "--resolve", "task=toy"], TRAIN)
-    assert (shown.flags, shown.overrides, shown.hydras) == (("--cfg", "job", "--resolve"), ("task=toy",), True)
     last = Request.read(["seed=1", "task=toy", "seed=2"]).keys
     assert list(last) == ["task", "seed"] and last["seed"].value == 2
 
 
 def test_what_is_no_argument_is_refused_by_its_key():
-    for argument in ("grid=papr", "sweep=a/b", "--plann", "--seed=3", "seeds=one", "mapping"):
+    for argument in ("grid=papr", "sweep=a/b", "seeds=one", "mapping"):
         key, _, value = argument.partition("=")
-        told = {"key": key, "value": None if key[:2] == "--" else value} if argument != "mapping" else {"value": None}
+        told = {"key": key, "value": value} if argument != "mapping" else {"value": None}
         with refused(ConfigError, **told):
             Request.read([argument], (*TRAIN, *REPRODUCE))
 
 
-# whether Hydra runs a command line, or what is refused
+# whether optuna chooses the values, or what is refused
 WHOSE = [(line, False) for line in ("task=toy", "-m task=toy", "--plan task=toy")]
-WHOSE += [(line, True) for line in ("--cfg job", "-m --cfg job", "-m hydra/sweeper=optuna sweep=mine")]
+WHOSE += [("-m hydra/sweeper=optuna sweep=mine", True)]
 WHOSE += [("grid=paper", "grid="), ("-m hydra/sweeper=optuna grid=paper", "grid=")]
 WHOSE += [("--plan hydra/sweeper=optuna", "--plan"), ("hydra/sweeper=optuna task=toy", "only used by -m")]
 WHOSE += [(f"-m {line}", "only used by -m") for line in ("hydra/launcher=basic", "task=toy hydra.job.name=mine")]
 
 
-@pytest.mark.parametrize("line, hydras", WHOSE)
-def test_whose_a_command_line_is(line, hydras):
-    """Hydra runs its own flags and optuna's search; its other options, and ours where they do nothing, are refused."""
-    request = Request.read(line.split(), TRAIN)
-    if isinstance(hydras, bool):
-        assert request.hydras is hydras
+@pytest.mark.parametrize("line, optuna", WHOSE)
+def test_who_chooses_the_values_of_a_sweep(line, optuna):
+    """Hydra runs optuna's search; its other options, and ours where they do nothing, are refused."""
+    flags, words = [[w for w in line.split() if (w[0] == "-") is flag] for flag in (True, False)]
+    request = Request.read(words, TRAIN, plan="--plan" in flags, many=bool(flags))
+    if isinstance(optuna, bool):
+        assert request.optuna is optuna
         return
-    with pytest.raises(ConfigError, match=hydras):
-        request.hydras  # noqa: B018 a property that raises
+    with pytest.raises(ConfigError, match=optuna):
+        request.optuna  # noqa: B018 a property that raises
 
 
 QUOTED = ["a", "two words", 'a "b" \\', "true", "1", "a,b", "/a/b.tsv", ["a", "b c"], None, 3, 0.5]

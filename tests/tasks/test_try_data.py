@@ -98,7 +98,7 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    def planned(loaded, rest):
+    def planned(loaded, cells, rest):
         seen["one"], seen["rest"] = loaded[0], rest
         raise Stop
 

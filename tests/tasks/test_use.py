@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import sys
 
 import pytest
 
+from repro import protocol
 from repro.store import Store
 from tasks.config import compose
 from tasks.config.compose import ConfigError
 from tasks.use import evaluate, evaluation_config, find_cell, finding, load_cell
+from tasks.use.model import Loaded
+
+
+def test_every_family_has_what_the_protocol_lists_and_says_how_its_models_are_used():
+    methods = [name for name, value in vars(protocol.Family).items() if callable(value) and name[0] != "_"]
+    assert len(protocol.families()) == 5 and len(methods) > 4
+    for module in protocol.families():
+        of = protocol.family(module)
+        wanted = {*protocol.Family.__annotations__, *methods} - ({"predict"} if not of.WAYS else set())
+        assert {name for name in wanted if not hasattr(of, name)} == set(), module
+        called = re.match(r"model\.(\w+)\(", of.EXAMPLE)[1]
+        assert called in of.WAYS if of.WAYS else called == "model" and of.USED_BY
+        assert {way for way in of.WAYS if not hasattr(Loaded, way)} == set()
+        assert hasattr(of, "graph") != hasattr(of, "NO_GRAPH")
 
 
 @pytest.fixture(scope="module")

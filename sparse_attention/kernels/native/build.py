@@ -63,8 +63,8 @@ BASE_FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
 )
-# A compiler that does not support -fopenmp-simd (hints for vectors, no threads) or -march=native still builds a correct library.
-OPTIMISATION = (("-O3", "-march=native", "-fopenmp-simd"), ("-O3", "-march=native"), ("-O2",))
+# A compiler that does not support -march=native or -fopenmp-simd (hints for vectors, no threads) still builds a correct library.
+OPTIMISATION = (("-O3", "-march=native", "-fopenmp-simd"), ("-O2",))
 COMPILE_SECONDS = 600  # a compiler that takes longer is assumed to hang
 _MAGIC = b"sparse_attention"
 
@@ -224,22 +224,16 @@ def is_intact(library: Path) -> bool:
 def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
     """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's message."""
     last = ""
-    for optimisation in OPTIMISATION:
-        try:
-            handle, name = tempfile.mkstemp(prefix=target.stem + "-", suffix=".tmp", dir=target.parent)
-            os.close(handle)
-        except OSError as error:
-            raise FolderError(f"nothing can be written to {target.parent}: {error.strerror}") from error
-        try:
-            last = _run(compile_command(compiler, isa, ctype, optimisation, name))
-            if not last:
-                _seal(name, target)
-                return
-            if shutil.disk_usage(target.parent).free < 1 << 20:
-                raise FolderError(f"no space is left in {target.parent}")
-        finally:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(name)
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"{target.stem}-", dir=target.parent) as folder:
+            library = Path(folder, target.name)
+            for optimisation in OPTIMISATION:
+                if not (last := _run(compile_command(compiler, isa, ctype, optimisation, str(library)))):
+                    library.write_bytes((content := library.read_bytes()) + _checksum(content))
+                    library.replace(target)
+                    return
+    except OSError as error:
+        raise FolderError(f"{target} cannot be written: {error.strerror}") from error
     raise BuildError(f"{shlex.join(compiler)} failed: {last}")
 
 
@@ -259,19 +253,6 @@ def _run(command: list[str]) -> str:
     if done.returncode == 0 and os.path.getsize(command[-1]):
         return ""
     return (done.stderr or done.stdout).strip()[-600:] or f"exit status {done.returncode}"
-
-
-def _seal(name: str, target: Path) -> None:
-    """Add the checksum and give the file its final name."""
-    try:
-        with open(name, "r+b") as file:
-            content = file.read()
-            file.write(_checksum(content))
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, target)
-    except OSError as error:
-        raise FolderError(f"{target} cannot be written: {error.strerror}") from error
 
 
 def _open(path: Path) -> ctypes.CDLL:

@@ -43,17 +43,6 @@ def in_order(x: Tensor) -> tuple[Tensor, Tensor]:
     return x.sort(dim=-1, descending=True) if exporting() else x.sort(dim=-1, descending=True, stable=True)
 
 
-def unscriptable(name: str) -> Callable[[], None]:
-    """What torch.jit.script calls on a function or module (as its ``__prepare_scriptable__``) before it compiles it."""
-
-    def refused() -> None:
-        raise NotImplementedError(
-            f"torch.jit.script cannot compile {name}; record the model with torch.jit.trace or torch.export instead"
-        )
-
-    return refused
-
-
 def root(value: Callable[[Tensor], Tensor], low: Tensor, high: Tensor) -> Tensor:
     """Root in ``[low, high]`` of a decreasing function, both ``[..., 1]``, to within 2^-36 of the interval.
 

@@ -50,21 +50,15 @@ def _load() -> Any:
 
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
-    cuda = x.is_cuda
+    here = x.is_cuda or (_INTERPRETED and x.is_cpu)
     return (
-        (cuda or (_INTERPRETED and x.is_cpu))
-        and x.dtype in _DTYPES
-        and x.shape[-1] <= _most(op)
-        and op not in given_up
-        and bool(_kernels or _load())
-        and not (cuda and too_old(x))
+        here and op not in given_up and bool(_kernels or _load()) and _takes(op, x.shape[-1], x.dtype, x.get_device())
     )
 
 
-@functools.cache
-def _most(op: str) -> int:
-    """The longest rows."""
-    return (_LONGEST_GROUPED if op in _GROUPED else _LONGEST) if op in OPS else -1
+def _takes(op: str, n: int, dtype: torch.dtype, device: int) -> bool:
+    longest = (_LONGEST_GROUPED if op in _GROUPED else _LONGEST) if op in OPS else -1
+    return dtype in _DTYPES and n <= longest and not (device >= 0 and _older(device))
 
 
 def too_old(x: Tensor) -> str | None:
@@ -191,23 +185,34 @@ Backward = Callable[[Tensor, Tensor, Any, Form], Tensor]
 Plan = tuple[Forward, Backward]
 
 
+def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
+    """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
+    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not (_kernels or _load()):
+        return None
+    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params)
+
+
 @functools.lru_cache(2048)
-def plan(op: str, n: int, masked: bool, **params: float) -> Plan:
-    """The forward and the backward of one operation on rows of n entries; all that a call need not find out again."""
+def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **params: float) -> Plan | None:
+    return _made(op, n, masked, **params) if _takes(op, n, dtype, device) and exact(params) else None
+
+
+@functools.lru_cache(2048)
+def _made(op: str, n: int, masked: bool, **params: float) -> Plan:
     return OPS[op].make(n, masked, **params)
 
 
 class Kernel:
-    """One operation, as `plan` has it; ``make(n, masked, **params)`` makes the plan."""
+    """One operation; ``make(n, masked, **params)`` makes its forward and backward for rows of n entries."""
 
     def __init__(self, op: str, make: Callable[..., Plan]):
         self.op, self.make = op, make
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
-        return plan(self.op, x.shape[-1], form.mask is not None, **params)[0](x, form)
+        return _made(self.op, x.shape[-1], form.mask is not None, **params)[0](x, form)
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, /, **params: float) -> Tensor:
-        return plan(self.op, y.shape[-1], form.mask is not None, **params)[1](g, y, saved, form)
+        return _made(self.op, y.shape[-1], form.mask is not None, **params)[1](g, y, saved, form)
 
 
 def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:

@@ -11,10 +11,6 @@ zero on [-1/2, 0] and [1, 3/2].
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
-from collections.abc import Callable, Hashable
-
 import torch
 from torch import Tensor
 
@@ -25,37 +21,6 @@ from .bases import GaussianBasis1d, GaussianBasis2d
 PAD_POSITIONS = ("none", "correct", "legacy_even")
 PADDING = Param("pad_positions", choices=PAD_POSITIONS)
 RIDGE = Param("ridge", low=0.0, tensor=False, meaning="text and images .01, speech .1; F F' alone is singular")
-
-
-class _Cache:
-    """A least-recently-used cache of tensors with a limit in bytes, because a corpus has thousands of lengths."""
-
-    def __init__(self, max_bytes: int = 2**28) -> None:
-        self._entries: OrderedDict[Hashable, Tensor] = OrderedDict()
-        self._bytes, self.max_bytes = 0, max_bytes
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, compute: Callable[[], Tensor]) -> Tensor:
-        if row_shapes.passing():
-            return compute()
-        with self._lock:
-            if key in self._entries:
-                self._entries.move_to_end(key)
-                return self._entries[key]
-        value = row_shapes.constant(compute)
-        with self._lock:
-            if key not in self._entries:
-                self._entries[key] = value
-                self._bytes += value.nbytes
-            while self._bytes > self.max_bytes and len(self._entries) > 1:
-                self._bytes -= self._entries.popitem(last=False)[1].nbytes
-        return value
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-
-_cache = _Cache()
 
 
 def positions_1d(length: int) -> Tensor:
@@ -91,13 +56,15 @@ def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pa
     RIDGE.check(ridge)
     PADDING.check(pad_positions)
 
-    def compute() -> Tensor:
-        if pad_positions == "none":
-            return solve_ridge(basis.evaluate(positions_1d(length)), ridge)
-        line, real = _padded_line(length, pad_positions)
-        return solve_ridge(basis.evaluate(line), ridge)[real].contiguous()
+    return _on_line(length, basis, ridge, pad_positions)
 
-    return _cache.get((length, basis, ridge, pad_positions), compute)
+
+@row_shapes.kept(1024)  # a corpus has thousands of lengths; of 400 words and 64 functions, 200 MB
+def _on_line(length: int, basis: GaussianBasis1d, ridge: float, pad_positions: str) -> Tensor:
+    if pad_positions == "none":
+        return solve_ridge(basis.evaluate(positions_1d(length)), ridge)
+    line, real = _padded_line(length, pad_positions)
+    return solve_ridge(basis.evaluate(line), ridge)[real].contiguous()
 
 
 def ridge_matrix_2d(
@@ -117,18 +84,20 @@ def ridge_matrix_2d(
     RIDGE.check(ridge)
     PADDING.check(pad_positions)
 
-    def compute() -> Tensor:
-        if pad_positions == "none":
-            return solve_ridge(basis.evaluate(positions_2d(rows, columns)), ridge)
+    return _on_plane(rows, columns, basis, ridge, pad_positions, torch.device(device))
+
+
+@row_shapes.kept(64)
+def _on_plane(
+    rows: int, columns: int, basis: GaussianBasis2d, ridge: float, pad_positions: str, device: torch.device
+) -> Tensor:
+    if pad_positions == "none":
+        g = solve_ridge(basis.evaluate(positions_2d(rows, columns)), ridge)
+    else:
         (line1, real1), (line2, real2) = _padded_line(rows, pad_positions), _padded_line(columns, pad_positions)
         g = solve_ridge(basis.evaluate(torch.cartesian_prod(line1, line2)), ridge)
-        return g.view(len(line1), len(line2), -1)[real1, real2].reshape(rows * columns, -1).contiguous()
-
-    key = (rows, columns, basis, ridge, pad_positions)
-    device = torch.device(device)
-    if device.type == "cpu":
-        return _cache.get(key, compute)
-    return _cache.get((*key, device), lambda: _cache.get(key, compute).to(device))
+        g = g.view(len(line1), len(line2), -1)[real1, real2].reshape(rows * columns, -1).contiguous()
+    return g.to(device)
 
 
 def solve_ridge(features: Tensor, ridge: float) -> Tensor:

@@ -82,14 +82,14 @@ def download(
             problem = f"expected {expected:,} bytes, got {found:,}"
             if found < expected:
                 step = "run the same command again; it resumes where this one stopped"
-                raise DataError(f"{what} is truncated", f"{url}: {problem}", step, path.name, found)
+                raise DataError(f"{what} is truncated", f"{url}: {problem}", step)
         elif sha256 is not None and (digest := sha256_of(part)) != sha256:
             problem = f"expected sha256 {sha256}, got {digest}"
         _version(part).unlink(missing_ok=True)
         if problem:
             part.unlink()
             step = "run the same command again; if it fails again, the file has changed at its source"
-            raise DataError(f"{what} is damaged", f"{url}: {problem}", step, path.name)
+            raise DataError(f"{what} is damaged", f"{url}: {problem}", step)
         os.replace(part, path)
     return path
 

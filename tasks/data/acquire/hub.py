@@ -75,7 +75,7 @@ def _fetched(
         what = f"{name}: {repo} has no file for the split {', '.join(missing)}"
         names = ", ".join(sorted(there)[:20]) or "no files"
         where = f"revision {source['revision']}, commit {about.sha}, with {names}"
-        raise DataError(what, where, manifest["get"], name, missing)
+        raise DataError(what, where, manifest["get"])
     secret = {"Authorization": f"Bearer {token}"} if (token := package.get_token()) else {}
     for file in dict.fromkeys(file for names in found.values() for file in names):
         stored, endpoint = getattr(there[file], "lfs", None), os.environ.get("HF_ENDPOINT") or None
@@ -94,8 +94,7 @@ def _asked(manifest: Manifest, source: Mapping[str, Any], root: Path) -> Any:
     if fetching_off.get() or offline:
         why = "the hub may not be asked (HF_HUB_OFFLINE)" if offline else "this command contacts no hub"
         step = f"fetch it once with a network: python scripts/data.py fetch {name}; or {get}"
-        what, key = f"{name} is not in the cache, and {why}", "HF_HUB_OFFLINE" if offline else None
-        raise DataUnavailable(what, str(root), step, name, key)
+        raise DataUnavailable(f"{name} is not in the cache, and {why}", str(root), step)
     endpoint = os.environ.get("HF_ENDPOINT") or None
     try:
         api = package.HfApi(endpoint=endpoint, token=package.get_token())
@@ -109,4 +108,4 @@ def _asked(manifest: Manifest, source: Mapping[str, Any], root: Path) -> Any:
         what = f"{name}: the hub does not give {repo} at {revision}"
         where = f"{page} ({type(error).__name__}: {' '.join(str(error).split())})"
         step = f"{step}; then run the same command again, or {get}"
-        raise DataUnavailable(what, where, step, name, status) from error
+        raise DataUnavailable(what, where, step) from error

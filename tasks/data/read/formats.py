@@ -59,11 +59,11 @@ _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
 def damaged(
-    path: Path, what: str, expected: str, *, line: int | None = 0, byte: int = -1, step: str = AGAIN, value: Any = None
+    path: Path, what: str, expected: str, *, line: int | None = 0, byte: int = -1, step: str = AGAIN
 ) -> DataError:
     """The error for a file with unexpected content: file and position, what was found, what was expected."""
     place = (f", line {line:,}" if line else "") + (f", byte {byte:,}" if byte >= 0 else "")
-    return DataError(f"{path.name}{place}: {what}", f"{path}: expected {expected}", step, path.name, value, line or 0)
+    return DataError(f"{path.name}{place}: {what}", f"{path}: expected {expected}", step)
 
 
 def fields_of(text: str, number: int, names: Sequence[str]) -> str | tuple[str, ...]:
@@ -71,7 +71,7 @@ def fields_of(text: str, number: int, names: Sequence[str]) -> str | tuple[str, 
     parts = text.split("\t")
     if len(names) > 1 and len(parts) != len(names):
         found, expected = f"{len(parts)} field(s): {text[:60]!r}", f"{' TAB '.join(names)}: one tab between them"
-        raise damaged(STANDARD_INPUT, found, expected, line=number, step=STEP, value=len(parts))
+        raise damaged(STANDARD_INPUT, found, expected, line=number, step=STEP)
     return text if len(names) == 1 else tuple(parts)
 
 
@@ -225,12 +225,12 @@ def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: 
         step = "rename the file to .json, if it is one list" if isinstance(entry, list) and line == 1 else AGAIN
         raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line, step=step)
     if missing := [name for name in fields if name not in entry]:
-        raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line, value=missing)
+        raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line)
     for name, kind in fields.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(entry[name], kind) or (isinstance(entry[name], bool) and bool not in kinds):
             expected = " or ".join(k.__name__ for k in kinds).replace("NoneType", "null")
-            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line, value=entry[name])
+            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line)
     return entry
 
 
@@ -297,10 +297,10 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         head, empty = next(filter(None, reader)), True
         if missing := [name for name in columns if name not in head]:
             held = f"the header line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
-            raise damaged(path, held, expected, line=1, value=missing)
+            raise damaged(path, held, expected, line=1)
         if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
             said = f"the header line has the column {', '.join(twice)[:200]} twice"
-            raise damaged(path, said, "different columns", line=1, value=twice)
+            raise damaged(path, said, "different columns", line=1)
         needed = max(map(head.index, columns), default=len(head) - 1) + 1
         last, recent = reader.line_num, deque[list[str]](maxlen=100)
         for cells in reader:
@@ -309,11 +309,11 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
                 continue  # blank lines are skipped
             if last > first and (n := _swallowed(cells, recent, dialect)):
                 said = f"a cell holds {n:,} lines that look like rows: a quote is not closed"
-                raise damaged(path, said, expected, line=first, step=_unquote(first, last), value=n)
+                raise damaged(path, said, expected, line=first, step=_unquote(first, last))
             recent.append(cells)
             if not needed <= len(cells) <= len(head):
                 n, line, expected = len(cells), reader.line_num, f"{len(head)} cells, as in the header line"
-                raise damaged(path, f"{n} cells", expected, line=line, value=n)
+                raise damaged(path, f"{n} cells", expected, line=line)
             yield reader.line_num, dict(zip(head, cells))
             empty = False
         if empty:

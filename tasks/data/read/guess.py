@@ -16,7 +16,7 @@ from repro.errors import near
 from tasks.data.errors import DataError
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, numbered
-from tasks.data.read.labelled import is_list, joined
+from tasks.data.read.labelled import AS_LISTS, is_list, joined
 from tasks.data.read.own import setting
 from tasks.data.records import clean
 
@@ -245,6 +245,8 @@ def _decided(
     several = [c for c in tags if c.kind == "nested" or (c.kind == "word" and joined(c.values))]
     if label is None and wanted is None and several:
         some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
+        if several[0].kind == "nested" and not several[0].nested:
+            raise _refused(file, f"has lists written as texts in the column {several[0].name}", columns, AS_LISTS)
         sign = None if several[0].kind == "nested" else joined(several[0].values) or None
         ways = setting(path=str(file), text=some, label=[several[0].name], separator=sign)
         raise _other(file, "several labels for each text", f"task=multilabel data=features {ways}")

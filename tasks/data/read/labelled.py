@@ -4,7 +4,6 @@ Features have mean 0 and variance 1 on train. As in Laha et al., constant featur
 out.
 """
 
-import ast
 import io
 import re
 from collections import Counter
@@ -22,6 +21,10 @@ from tasks.data.records import Labelled
 Arrays = Mapping[str, tuple[np.ndarray, np.ndarray]]  # split -> features [n, d], labels [n, K]
 LARGEST = 1e150  # largest feature value, so that the variance of a column does not overflow
 CORRECT = "correct the file, or the options data.* that say how it is read"
+_LIST = re.compile(r"""\[(?:.*[,;|'"].*)?\]|[({]\s*['"].*['"]\s*,?\s*[)}]""", re.S)
+AS_LISTS = (
+    "save the table as .jsonl or .parquet, where lists are lists; or write them as a|b, and set data.separator='|'"
+)
 NUMBER = f"a number between -{LARGEST:g} and {LARGEST:g}"
 
 
@@ -54,13 +57,13 @@ def feature(cell: str, path: Path, line: int, what: str = "", step: str = CORREC
             raise ValueError(cell)
         return value
     except ValueError as error:
-        raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step, value=cell) from error
+        raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step) from error
 
 
 def checked(x: np.ndarray, path: Path) -> np.ndarray:
     """Features of a file. Raises DataError unless all are numbers with absolute values of at most LARGEST."""
     if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
-        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT, value=f"{wrong[0]:g}")
+        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
     return x
 
 
@@ -121,30 +124,6 @@ def joined(values: Iterable[str]) -> str:
     return ""
 
 
-def listed(text: str) -> list[Any] | None:
-    """The items of a list that Python or pandas wrote into a cell, as in ['a', 'b']; None if the cell is no list.
-
-    Raises ValueError for one that cannot be read, such as ['a' 'b'], which numpy writes.
-    """
-    text = text.strip()
-    if not re.fullmatch(r"\[.*\]|[({]\s*['\"].*['\"]\s*,?\s*[)}]", text, re.S):
-        return None
-    if not re.match(r".\s*(['\"]|[\])]$)", text, re.S) and not re.search(r"[,;|]", text):
-        return None  # a single name in brackets
-    if re.search(r"(['\"])\s+\1", text):  # Python would join the two texts
-        raise ValueError(f"{text[:40]!r} is a list without commas")
-    try:
-        items = ast.literal_eval(text)
-    except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:40]!r} is a list that cannot be read") from error
-    if not isinstance(items, (list, tuple, set)):
-        raise ValueError(f"{text[:40]!r} is not a list of labels")
-    return sorted(items, key=str) if isinstance(items, set) else list(items)
-
-
 def is_list(text: str) -> bool:
-    """Whether a cell holds a list as text, readable or not."""
-    try:
-        return listed(text) is not None
-    except ValueError:
-        return True
+    """Whether a cell holds a list as Python or pandas write it, such as ['a', 'b']."""
+    return _LIST.fullmatch(text.strip()) is not None

@@ -76,7 +76,7 @@ def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
     if len({len(one) for one in lines}) > 1:
         counts = "; ".join(f"{path}: {len(one):,}" for path, one in zip(files, lines))
         step = "get all of them again, from the same release"
-        raise DataError("parallel files have different numbers of lines", counts, step, value=[*map(len, lines)])
+        raise DataError("parallel files have different numbers of lines", counts, step)
 
 
 class LinePairs(View):
@@ -112,7 +112,7 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
             for path in (folder / name, folder / f"{name}.gz"):
                 if path.exists() or path.is_symlink():
                     return path
-    raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get, names[0])
+    raise DataUnavailable(f"{names[0]} is missing", ", ".join(str(folder) for folder in places), get)
 
 
 def line_pairs(

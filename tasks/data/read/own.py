@@ -23,7 +23,7 @@ from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
-from tasks.data.read.labelled import listed
+from tasks.data.read.labelled import AS_LISTS, is_list
 from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
@@ -57,8 +57,8 @@ class Row:
     line: int | None
     place: str = ""
 
-    def wrong(self, problem: str, expected: str, value: Any, step: str = STEP) -> DataError:
-        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=step, value=value)
+    def wrong(self, problem: str, expected: str, step: str = STEP) -> DataError:
+        return damaged(self.path, f"{self.place}{problem}", expected, line=self.line, step=step)
 
 
 def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[str] = SPLITS) -> Files:
@@ -75,20 +75,20 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     wanted = ", ".join(" and ".join(f"*{end}" for end in layout) for layout in layouts)
     if path is None:
         step = f"set data.path to a file or folder ({wanted})"
-        raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step, "data.path")
+        raise DataUnavailable("no file or folder of your own is given", "data.path is not set", step)
     place = Path(path)
     if place.is_file():
         if (ending(place),) not in layouts:
             known = ", ".join(layout[0] for layout in layouts if len(layout) == 1)
             step = "save it in one of these formats, or set a folder"
-            raise DataError(f"{place.name} ends in none of {known}", f"data.path={path}", step, "data.path", path)
+            raise DataError(f"{place.name} ends in none of {known}", f"data.path={path}", step)
         return {WHOLE: (place,)}
     if not place.is_dir():
         for layout in layouts:
             if len(layout) == 2 and (files := _there(place.parent, place.name, layout)):
                 return {WHOLE: files}
         step = f"correct data.path ({wanted})"
-        raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step, "data.path", path)
+        raise DataUnavailable(f"there is no file or folder {path}", f"data.path={path}", step)
     by_split: dict[str, tuple[Path, ...]] = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
@@ -96,10 +96,10 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         if len(there) > 1 or any(len(files) > len(layout) for layout, files in there):
             names = ", ".join(file.name for _, files in there for file in files)
             what = f"the folder {path} has several files for {split}"
-            raise DataError(what, names, "keep one of them there", split, names)
+            raise DataError(what, names, "keep one of them there")
         if there:
             by_split[split] = there[0][1]
-    if (error := _in_parts(place)) and (not by_split or PART.match(error.key)):
+    if (error := _in_parts(place)) and (not by_split or PART.search(error.why)):
         raise error
     missing = [split for split in needed if split not in by_split]
     used = {file for files in by_split.values() for file in files}
@@ -120,7 +120,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         )
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to one file, which is split by content"
-        raise DataUnavailable(what, where, step, "data.path", missing)
+        raise DataUnavailable(what, where, step)
     unread = [file.name for file in others if not re.match(r"(?i)readme|licen[cs]e|citation", file.name)]
     count(f"files of {place.name} are not read: {', '.join(unread[:6])}{', ...' if unread[6:] else ''}", len(unread))
     return by_split
@@ -150,11 +150,11 @@ def _in_parts(place: Path) -> DataError | None:
     names = ", ".join(str(file.relative_to(place)) for file in files[:6])
     if len(found) > 1 or all(file.stem in known for file in files):
         step = " or ".join(f"data.path={shlex.quote(str(one))}" for one in [*found][:6])
-        return DataError(f"{place} has its files in other folders", names, f"name one: {step}", files[0].name)
+        return DataError(f"{place} has its files in other folders", names, f"name one: {step}")
     step = (
         "join the parts of each split into one file, such as train.parquet, with datasets.load_dataset and to_parquet"
     )
-    return DataError(f"{place} has files in parts", names, step, files[0].name)
+    return DataError(f"{place} has files in parts", names, step)
 
 
 def _shown(file: Path, place: Path) -> bool:
@@ -245,19 +245,16 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def several(path: Path, text: str, label: str, separator: str | None) -> Iterator[tuple[Row, str, list[str]]]:
-    """Text and labels of each record; the labels are a list, also as text in a cell, or one cell with `separator` between them."""
+    """Text and labels of each record; the labels are a list, or one cell with `separator` between them."""
     for line, place, entry in objects(path, {text: SCALARS, label: (*SCALARS, list)}):
         row, value = Row((), path, line, place), entry[label]
+        if isinstance(value, str) and is_list(value):
+            raise row.wrong(f"{label} is a list written as a text, {value[:40]!r}", "labels", AS_LISTS)
         if not isinstance(value, list):
-            try:
-                found = listed(value) if isinstance(value, str) else None
-            except ValueError as error:
-                step = "write them as ['a', 'b']; or with a sign between them, as a|b, and set data.separator='|'"
-                raise row.wrong(f"{label} {error}", "labels", value, step) from error
-            value = (cell(value).split(separator) if value not in (None, "") else []) if found is None else found
+            value = cell(value).split(separator) if value not in (None, "") else []
         labels = [cell(one).strip() if isinstance(one, SCALARS) else "" for one in value]
         if "" in labels:
-            raise row.wrong(f"{label} has a label without a name", "a name for each label", entry[label])
+            raise row.wrong(f"{label} has a label without a name", "a name for each label")
         yield row, cell(entry[text]), labels
 
 
@@ -346,4 +343,4 @@ def refuse_empty(path: Path, what: str, filled: Mapping[str, bool | Sequence[Any
     if few := [s for s, full in filled.items() if not full]:
         step = "set data.path to a folder with a file for each split"
         said = f"{what} are too few to be split: none for {' and '.join(few)}"
-        raise damaged(path, said, "some hundreds of rows", step=step, value=few)
+        raise damaged(path, said, "some hundreds of rows", step=step)

@@ -48,7 +48,7 @@ def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tup
         extra = len(parts) > dim + 1 and _DECIMAL.fullmatch(parts[-dim - 1])
         if len(parts) <= dim or not dim or extra:
             held = _numbers_at_end(parts[1:])
-            raise damaged(path, f"it holds {held} numbers", expected, line=number, step=_STEP, value=held)
+            raise damaged(path, f"it holds {held} numbers", expected, line=number, step=_STEP)
         word = " ".join(parts[:-dim])
         if word not in wanted or word in seen:
             continue

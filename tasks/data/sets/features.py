@@ -109,7 +109,7 @@ def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[st
         y = np.zeros((len(found), len(names)), bool)
         for n, (row, _, labels) in enumerate(found):
             if unknown := [name for name in labels if name not in names]:
-                raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}", unknown[0])
+                raise row.wrong(f"the label {unknown[0][:40]!r}", f"one of {', '.join(names)[:400]}")
             y[n, [names.index(name) for name in labels]] = True
         arrays[split] = (x, y)
     return names, arrays
@@ -129,10 +129,10 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str
                 columns = columns or tuple(name for name in row if name not in labels)
                 if "" in columns:  # several unnamed columns would be read as one
                     said, expected = "a column without a name", "a name for each column"
-                    raise damaged(path, said, expected, line=1, step=own.STEP, value="")
+                    raise damaged(path, said, expected, line=1, step=own.STEP)
                 if wrong := [name for name in labels if row[name].strip() not in ("0", "1")]:
-                    said, cell = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}", row[wrong[0]]
-                    raise damaged(path, said, "0 or 1", line=line, step=own.STEP, value=cell)
+                    said = f"the label {wrong[0]} is {row[wrong[0]][:40]!r}"
+                    raise damaged(path, said, "0 or 1", line=line, step=own.STEP)
                 y.append([row[name].strip() == "1" for name in labels])
                 x.append([feature(row[name], path, line, f"{name} is ") for name in columns])
             if not columns:

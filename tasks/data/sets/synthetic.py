@@ -26,7 +26,7 @@ import numpy as np
 
 from repro.options import choice, integer, node
 from tasks.config.files import defaults
-from tasks.data.dataset import SPLITS, DataSet, Manifest
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest
 from tasks.data.progress import Progress
 from tasks.data.read.labelled import labelled_set
 
@@ -141,3 +141,6 @@ def generate(
         counts = label_counts(setting, value, n, classes, random)
         made[split] = documents(counts, value if setting == "length" else length, p_c, p_w_c, random)
     return made
+
+
+SETS = {"synthetic": Loader(KIND, Options, load)}

@@ -304,7 +304,7 @@ def test_what_is_refused_says_what_to_do(wrong, error, says):
             sa.attention.plan(q, k, v, **wrong)
 
 
-SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sigmoid", {"bias": -1.0})]
+SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sigmoid", {"bias": -1})]
 SHARED += [("sparsecone", {"q": torch.tensor([0.5, 2.0, 1.0, 3.0])})]
 
 

@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from sparse_attention.mappings import continuous as ct
-from sparse_attention.mappings.continuous.regression import _Cache, _padded_line
+from sparse_attention.mappings.continuous.regression import _padded_line
 
 
 @pytest.mark.parametrize(("length", "n"), [(280, 32), (40, 64), (1, 4), (7, 8)])
@@ -87,23 +87,8 @@ def test_position_weights_ignore_the_batch():
     assert ct.position_weights(r[:0], mask[:0], basis).shape == (0, 9)
 
 
-def test_cache_is_bounded_and_shared():
+def test_equal_bases_share_what_is_kept():
     basis = ct.GaussianBasis1d.linspaced(8)
     same = ct.GaussianBasis1d.linspaced(8)
     assert ct.ridge_matrix_1d(12, basis) is ct.ridge_matrix_1d(12, same)
     assert ct.ridge_matrix_1d(12, basis) is not ct.ridge_matrix_1d(12, basis, ridge=0.1)
-    cache = _Cache(max_bytes=3000)
-    calls = []
-    for i in (0, 1, 0, 2, 3, 0):
-        cache.get(i, lambda i=i: calls.append(i) or torch.zeros(125, dtype=torch.float64))
-    assert len(cache) == 3 and calls == [0, 1, 2, 3]
-
-
-WRONG = [({"length": 0}, "length=0"), ({"ridge": 0.0}, "ridge=0.0 is out of range: ridge > 0")]
-WRONG += [({"pad_positions": "both"}, "is not one of none, correct, legacy_even")]
-
-
-@pytest.mark.parametrize(("arguments", "message"), WRONG)
-def test_errors(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        ct.ridge_matrix_1d(**{"length": 4, "basis": ct.GaussianBasis1d.linspaced(4), **arguments})

@@ -222,19 +222,6 @@ def test_attention_in_a_graph_is_the_composition(monkeypatch):
     assert not [n for n in entries.graph.nodes if "sparse_attention" in str(n.target)]
 
 
-def test_script_refuses_with_the_way_out():
-    def direct(x: Tensor) -> Tensor:
-        return sa.sparsemax(x)
-
-    def attends(x: Tensor) -> Tensor:
-        return sa.sparse_attention(x, x, x)
-
-    things = {"sparsemax": direct, "entmax": sa.make("entmax"), "sparse_attention": attends}
-    for name, thing in (things | {"top_k": nn.Sequential(sa.make("top_k"))}).items():
-        with pytest.raises(NotImplementedError, match=f"torch.jit.script cannot compile {name}; record"):
-            torch.jit.script(thing)
-
-
 @pytest.mark.parametrize(
     "name", ["sparsemax", "attention", *(pytest.param(n, marks=pytest.mark.slow) for n in ("entmax", "fusedmax"))]
 )

@@ -365,50 +365,41 @@ def test_use_of_nothing_is_an_error():
 class _ByHand(nn.Module):
     def __init__(self, attend):
         super().__init__()
-        self.attend, self.softmax, self.dropout = attend, nn.Softmax(-1), nn.Dropout(0.1)
-        self.book = nn.Parameter(torch.randn(5, 4))
+        self.attend, self.softmax = attend, nn.Softmax(-1)
 
     def forward(self, x):
         return self.attend(self, x)
 
 
+class _ByHandAttn(_ByHand):
+    pass
+
+
 OWN = {
     "method": lambda self, x: (x @ x.mT).softmax(-1) @ x,
-    "module, dropout, einsum": lambda self, x: torch.einsum("bhnm,bhmd->bhnd", self.dropout(self.softmax(x @ x.mT)), x),
-    "in float32, matmul": lambda self, x: torch.matmul(F.softmax(x @ x.mT, -1, dtype=torch.float32).to(x.dtype), x),
-    "bmm": lambda self, x: torch.bmm(torch.softmax(x[0] @ x[0].mT, dim=-1), x[0])[None],
-    "mixed heads": lambda self, x: (
-        F.linear((x @ x.mT).softmax(-1).permute(0, 2, 3, 1), torch.eye(2)).permute(0, 3, 1, 2) @ x
-    ),
-    "over channels": lambda self, x: x @ (x.mT @ x).softmax(-1).mT,
+    "module": lambda self, x: self.softmax(x @ x.mT) @ x,
+    "function": lambda self, x: F.softmax(x @ x.mT, -1, dtype=torch.float32) @ x,
 }
-NOT_ATTENTION = {
-    "router": lambda self, x: x * x.softmax(-1).topk(2).values.sum(-1, keepdim=True),
-    "classes": lambda self, x: x * self.softmax(x.mean(-2, keepdim=True)),
-    "soft router": lambda self, x: (
-        F.linear(x @ x.mT @ x, torch.eye(4)).softmax(-1).unsqueeze(-2) @ x.unsqueeze(-1).expand(-1, -1, -1, 4, 4)
-    ).squeeze(-2),
-    "code book": lambda self, x: (x @ x.mT).softmax(-1) @ self.book,
+NOT_OWN = {
+    "no softmax": lambda self, x: x,
     "named": lambda self, x: sa.sparse_attention(x, x, x, "softmax", need_weights=True)[0],
 }
 
 
-@pytest.mark.parametrize("own", [*OWN, *NOT_ATTENTION])
-def test_use_names_attention_that_stays_softmax(own):
+@pytest.mark.parametrize("how", [*OWN, *NOT_OWN])
+@pytest.mark.parametrize("kind", [_ByHand, _ByHandAttn])
+def test_use_names_attention_that_stays_softmax(kind, how):
     class Fused(nn.Module):
         def forward(self, x):
             return F.scaled_dot_product_attention(x, x, x)
 
-    by_hand, x = _ByHand({**OWN, **NOT_ATTENTION}[own]), torch.randn(1, 2, 5, 4)
+    by_hand, x, named = kind({**OWN, **NOT_OWN}[how]), torch.randn(1, 2, 5, 4), how in OWN and kind is _ByHandAttn
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with sdpa.use("sparsemax"):
             nn.Sequential(by_hand, Fused(), by_hand)(x)
-    assert ["_ByHand (2 calls) computed softmax" in str(w.message) for w in told] == [True] * (own in OWN)
-    with (
-        pytest.raises(RuntimeError, match="_ByHand .1 call" if own in OWN else "use sa"),
-        sdpa.use("sparsemax"),
-    ):
+    assert ["_ByHandAttn (2 calls) computed softmax" in str(w.message) for w in told] == [True] * named
+    with pytest.raises(RuntimeError, match="_ByHandAttn .1 call" if named else "use sa"), sdpa.use("sparsemax"):
         by_hand(x)
 
 

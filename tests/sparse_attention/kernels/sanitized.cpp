@@ -1,6 +1,8 @@
 // Every kernel over random rows of many lengths, in memory that ends exactly where the arrays do. Built by
-// test_sanitized.py with the address and undefined behaviour sanitizers, which end the program at the first error.
+// test_sanitized.py with sanitizers, which end the program at the first error.
 #include "api.cpp"
+
+#include "sanitized_threads.h"
 
 #include <cstdio>
 #include <vector>
@@ -35,14 +37,14 @@ static long structured() {
         }
         for (T& v : t) v = kind == 4 && uniform() < 0.2 ? -inf : static_cast<T>(kind == 3 ? 0 : uniform());
         sparsemap_sequence_forward(x.data(), t.data(), mu.data(), weights.data(), gap.data(), structures.data(),
-                                   counts.data(), rows, length, width, capacity, 0, 1);
+                                   counts.data(), rows, length, width, capacity, 0, 2);
         sparsemap_backward(g.data(), structures.data(), counts.data(), dx.data(), dt.data(), rows, length, width, capacity, 1);
         sparsemap_matching_forward(x.data(), mu.data(), weights.data(), gap.data(), structures.data(), counts.data(), rows,
-                                   length, width, capacity, 1);
+                                   length, width, capacity, 2);
         sparsemap_backward(g.data(), structures.data(), counts.data(), dx.data(), nullptr, rows, length, width, capacity, 1);
         if (length == width)
           sparsemap_tree_forward(x.data(), mu.data(), weights.data(), gap.data(), structures.data(), counts.data(), rows,
-                                 length, width, capacity, 1);
+                                 length, width, capacity, 2);
         calls += 4;
       }
   return calls;

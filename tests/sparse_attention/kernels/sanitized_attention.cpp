@@ -1,6 +1,8 @@
 // The fused attention over random heads of many shapes, in memory that ends exactly where the arrays do. Built by
-// test_sanitized.py with the address and undefined behaviour sanitizers, which end the program at the first error.
+// test_sanitized.py with sanitizers, which end the program at the first error.
 #include "attention.cpp"
+
+#include "sanitized_threads.h"
 
 #include <cstdio>
 #include <vector>

@@ -56,9 +56,9 @@ def test_measure_times_peers_beside_ours_and_figures_above_target_stand_out(one_
 
 def test_the_commands_print_the_table_and_refuse_unknown_names(command, capsys, one_thread) -> None:
     given = ("--seconds", "0.05", "--shapes", "64x30", "--output", "-")
-    assert not command("bench", *given, "--only", "sparsemax")
+    assert not command("bench", "mappings", *given, "--only", "sparsemax")
     assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", capsys.readouterr().out, re.M)) == 2
-    assert command("bench", *given, "--only", "sparsmax") == 2 and "entmax 1.5" in capsys.readouterr().err
+    assert command("bench", "mappings", *given, "--only", "sparsmax") == 2 and "entmax 1.5" in capsys.readouterr().err
 
 
 def test_continuous_attention_and_structures_are_timed(one_thread) -> None:
@@ -110,12 +110,12 @@ def test_the_gate_takes_the_smallest_ratio_and_names_what_is_slower(monkeypatch,
     monkeypatch.setattr(gate, "ratio", lambda name, seconds: ratios[name].pop(0))
     monkeypatch.setattr(torch, "set_num_threads", lambda n: None)
     gate.FILE.write_text("{}")
-    assert command("bench", "--check") == 2 and "--record writes them" in capsys.readouterr().err
-    assert command("bench", "--record", "--only", "b") == 0
+    assert command("bench", "mappings", "--check") == 2 and "--record writes them" in capsys.readouterr().err
+    assert command("bench", "mappings", "--record", "--only", "b") == 0
     (isa, found), *_ = json.loads(gate.FILE.read_text()).items()
     assert found == {"b": 3.0}
     gate.FILE.write_text(json.dumps({isa: dict.fromkeys(ratios, 1.0)}))
-    assert command("bench", "--check", "--only", "a") == 1
+    assert command("bench", "mappings", "--check", "--only", "a") == 1
     said = capsys.readouterr()
     assert [line.split()[1:3] for line in said.out.splitlines() if "SLOWER" in line] == [["slow", "1.160"]]
     assert "1 of 3 more than 15% slower in 4 tries" in said.err and not any(ratios.values())

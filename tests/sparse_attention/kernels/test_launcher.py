@@ -33,7 +33,7 @@ def driver(monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(triton, "given_up", {})
     monkeypatch.setattr(launcher, "_starters", {})
-    for kept in (triton.plan, attention._of_kind, attention._of_decoding):
+    for kept in (triton._plan, triton._made, attention._of_kind, attention._of_decoding):
         kept.cache_clear()
     monkeypatch.setattr(host.Launcher, "started", [])
     with sa.kernels.use("triton"):
@@ -161,9 +161,7 @@ def test_errors_of_a_direct_launch(driver, monkeypatch) -> None:
     monkeypatch.setattr(host.Launcher, "__call__", lambda *_: 1 / 0)
     with pytest.raises(triton.LaunchFailed, match=r"simplex_forward did not start \(ZeroDivisionError"):
         sa.sparsemax(x)  # chosen by name
-    monkeypatch.setattr(
-        sa.rows.apply.kernels, "fused", lambda op, x, params: triton if triton.available(op, x) else None
-    )
+    monkeypatch.setattr(sa.kernels, "fused", lambda x: triton)
     monkeypatch.setattr(triton, "active", lambda: "auto")
     monkeypatch.setattr(triton, "_INTERPRETED", True)
     with pytest.warns(UserWarning, match="sparsemax is computed by torch from now on") as said:

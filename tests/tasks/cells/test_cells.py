@@ -224,11 +224,11 @@ def test_a_stateful_mapping_from_a_plugin_is_carried_by_the_decoder(run, tmp_pat
 
 def test_a_collapse_of_the_attention_is_told_once_after_the_epoch_where_it_shows():
     told, config = [], {"mapping": {"name": "sparsemax"}, "model": {"score_scale": 4.0}, "optim": {"lr": 0.01}}
-    monitor = TrainingMonitor(SimpleNamespace(curve=lambda rows: None, note=told.append), config)
+    monitor = TrainingMonitor(SimpleNamespace(curve=lambda rows: None, note=told.append, stage=None), config)
     keys, history = ("epoch", "dev/attention_support", "dev/attention_zeros", "dev/accuracy", "dev/ppl"), []
     for values in ((1, 8.8, 0, 11, 99), (2, 1.2, 0.8, 11, 98), (3, 1.1, 0.8, 13, 97), (4, 1.1, 0.8, 13, 97)):
         history.append(dict(zip(keys, map(float, values))))
-        monitor.epoch_done(history)
+        monitor.curve(history)
         assert len(told) == (values[0] >= 3)
     assert told[0].startswith("WARNING: epoch 3: all attention is on one word in at least 90 % of steps since epoch 2")
     assert "model.score_scale=0.02 (it is 4)" in told[0]

@@ -67,15 +67,15 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
 
 LOADER = """
 from dataclasses import dataclass
-from repro.options import integer
-from tasks.data.dataset import Limited, make
+from tasks.data.dataset import Limited, Loader, make
 from tasks.data.records import Example
 KIND = "texts"
 @dataclass
 class Options(Limited):
-    words: int = integer(3)
+    words: int = 3
 def load(manifest, options, root, progress):
     return make(manifest, KIND, lambda _: {"train": [Example(("a " * options.words,), 0)]}, "mine", sources={"train": 1})
+SETS = {"mine": Loader(KIND, Options, load)}
 """
 
 
@@ -96,11 +96,10 @@ def mine(tmp_path, monkeypatch):
 
 
 def test_an_incomplete_loader_and_a_set_without_a_manifest_are_refused_with_their_files(mine, monkeypatch):
-    wrong = [("KIND =", "SORT =", None), ('"texts"', '"text"', "text"), ("Options", "Option", "texts")]
-    for old, new, kind in ((None, None, None), *wrong):
+    for old, new in (("", ""), ("SETS", "SET"), ('"texts"', '"text"')):
         if old:
             mine(old, new)
-        must = f"must have Options, load and a KIND (pairs, texts, questions, features), not {kind!r}"
+        must = "must have SETS = {'mine': Loader(KIND, Options, load)}, where KIND is pairs or texts or questions or features"
         told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
         assert data.problems({"name": "mine"}, "pairs") == [told]
     monkeypatch.undo()

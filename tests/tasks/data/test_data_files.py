@@ -85,7 +85,7 @@ def test_plain_progress_writes_lines_with_counts(tmp_path):
 
 def test_pairs_keep_to_their_bounds():
     """Both bounds are allowed numbers of words themselves; the first reference alone counts; None is no bound."""
-    allowed, free = Bounded(), Bounded()
+    allowed, free = (Bounded(limits=None, min_words={}, max_words={}) for _ in range(2))
     allowed.min_words, allowed.max_words = {"source": 2, "target": 3}, {"source": 4, "target": None}
     free.min_words = free.max_words = {"source": None, "target": None}
     pairs = {(s, t): Pair(" a" * s, (" b" * t, "c")) for s in range(1, 7) for t in range(1, 6)}

@@ -13,6 +13,7 @@ from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.acquire.download import nothing_fetched
 from tasks.data.read import own
+from tasks.data.records import Example, Pair
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 FETCH = "python scripts/data.py fetch gigaword"
@@ -149,3 +150,36 @@ def test_verify_reads_what_is_there_and_fetches_nothing(hub, tmp_path):
     before = hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else ""
     data.fetch("gigaword", tmp_path)
     assert hashlib.sha256(file.read_bytes()).hexdigest() != before
+
+
+def test_a_set_that_a_manifest_alone_describes(hub, opened, tmp_path, monkeypatch):
+    """Texts with a class by name, and pairs; a class that the manifest does not name is refused."""
+    from datasets import ClassLabel, Dataset, Features, Value
+
+    rows = {"train": [("a fine film", 1), ("a dull film", 0)], "test": [("so so", 1), ("no", 0)]}
+    kinds = Features(sentence=Value("string"), label=ClassLabel(names=["bad", "good"]))
+    for split, of in rows.items():
+        Dataset.from_list([dict(zip(kinds, row)) for row in of], features=kinds).to_parquet(tmp_path / split)
+    hub.repos["me/films"] = {f"{split}.parquet": (tmp_path / split).read_bytes() for split in rows}
+    files = {split: f"{split}.parquet" for split in rows}
+    source = {"kind": "hub", "repo": "me/films", "revision": "main", "files": files}
+    page = {"name": "films", "title": "Films", "kind": "http", "get": "nothing", "loader": "plain", "holds": "texts"}
+    page |= {"columns": {"texts": ["sentence"], "label": "label"}, "classes": {"good": "fresh", "bad": "rotten"}}
+    page |= {"sources": [source | {"fields": {"sentence": "str", "label": "str"}}]}
+    monkeypatch.setattr("tasks.data.manifests.FOLDER", tmp_path)
+
+    def write(**changes):
+        (tmp_path / "films.yaml").write_text(json.dumps(page | changes), encoding="utf-8")
+
+    write()
+    found = opened("films", limits={"train": 1})
+    splits = {s: list(records) for s, records in found.read(NullProgress()).items()}
+    assert found.kind == "texts" and found.about == {"classes": ["fresh", "rotten"], "fields": ["sentence"]}
+    assert splits == {"train": [Example(("a fine film",), 0)], "test": [Example(("so so",), 0), Example(("no",), 1)]}
+    write(classes={"good": "fresh"})
+    with refused(DataError, says="films: label is 'bad'"):
+        list(opened("films").read(NullProgress())["train"])
+    write(holds="pairs", columns={"texts": ["label", "sentence"]}, languages={"source_lang": "de", "target_lang": "en"})
+    pairs = opened("films")
+    assert list(pairs.read(NullProgress())["test"]) == [Pair("good", ("so so",)), Pair("bad", ("no",))]
+    assert pairs.about == {"source_lang": "de", "target_lang": "en"}

@@ -6,6 +6,7 @@ import bz2
 import csv
 import gzip
 import json
+import re
 from types import SimpleNamespace
 
 import datasets
@@ -169,7 +170,8 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     assert sum(map(len, splits.values())) == 900 and min(map(len, splits.values())) >= 3
     owner = {p.source: s for s in SPLITS for p in splits[s]}
     texts = list(owner)
-    assert all(owner[texts[i]] == owner[texts[k]] for i, k in near_pairs(texts)[0].T.tolist())
+    near = near_pairs(texts)[0].T.tolist()
+    assert len(near) >= 300 and all(owner[texts[i]] == owner[texts[k]] for i, k in near)
     again = opened("files", path=str(path)).read(None)  # the kept split
     assert all(list(again[s]) == list(splits[s]) for s in SPLITS)
     path.write_text("\n".join(lines[:6]) + "\n")
@@ -336,7 +338,8 @@ def test_a_quote_that_swallows_rows_is_refused(tmp_path, head, row, last, lines)
     path.write_text("\n".join([*opens[: last - 1], closes, *rows[last:]]))
     with refused(DataError, key="own.csv", line=10) as told:
         list(own.rows(path, columns))
-    assert abs(told.value.value - lines) <= 1 and f"of line 10 and {last};" in told.value.next_step
+    said = int(re.search(r"holds (\d+) lines", str(told.value))[1])
+    assert abs(said - lines) <= 1 and f"of line 10 and {last};" in told.value.next_step
     path.write_text("\n".join(opens))  # it is never closed
     with refused(DataError, key="own.csv", line=10, says="quotes of line 10;"):
         list(own.rows(path, columns))

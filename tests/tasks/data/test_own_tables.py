@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from pathlib import Path
 
 import datasets
 import numpy as np
@@ -146,41 +147,20 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
         assert joined(one) == "", "classes with a sign of their own"
 
 
-def test_lists_that_pandas_wrote_to_csv_are_several_labels(tmp_path, opened):
-    names = [["sun"], ["sun", "rain"], ["rain, snow"], []]
-    path = tmp_path / "own.csv"
-    write_rows(tmp_path, "own.csv", [("text", "tags"), *((sentence(i), names[i % 4]) for i in range(200))])
-    for ask in (lambda: opened("table", path=str(path), text="text", label="tags"), lambda: guess(str(path), {})):
-        with pytest.raises(DataError, match="several labels") as caught:
+@pytest.mark.parametrize("cell", ["['a', \"b'c\"]", "('a',)", "{'b', 'a'}", "[1, 2]", "[]", "['a'\n 'b']"])
+def test_a_list_written_as_a_text_is_refused(cell, tmp_path, opened):
+    """By each reader; a name in brackets is a name."""
+    write_rows(tmp_path, "own.csv", [("text", "tags"), ("one word", "[a]"), *((sentence(i), cell) for i in range(9))])
+    path = str(tmp_path / "own.csv")
+    assert next(own.several(Path(path), "text", "tags", None))[2] == ["[a]"]
+    write_rows(tmp_path, "own.csv", [("text", "tags"), *((sentence(i), [cell, "['c']"][i % 2]) for i in range(9))])
+    for ask in (
+        lambda: opened("table", path=path, text="text", label="tags"),
+        lambda: guess(path, {}),
+        lambda: list(own.several(Path(path), "text", "tags", None)),
+    ):
+        with refused(DataError, says="save the table as .jsonl or .parquet"):
             ask()
-        found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
-        assert found.about["labels"] == ["rain", "rain, snow", "sun"]
-        assert sum(map(len, found.read(None).values())) == 150  # those with a label
-
-
-@pytest.mark.parametrize(
-    ("cell", "labels"),
-    [
-        ("['a', \"b'c\"]", ["a", "b'c"]),
-        ("('a',)", ["a"]),
-        ("{'b', 'a'}", ["a", "b"]),
-        ("[1, 2]", ["1", "2"]),
-        ("[]", []),
-        ("[a]", ["[a]"]),
-        ("['a' 'b']", None),
-        ("['a'\n 'b']", None),
-        ("[a, b]", None),
-        ("['a', ['b']]", None),
-    ],
-)
-def test_a_list_in_a_cell_is_read_or_refused(cell, labels, tmp_path):
-    write_rows(tmp_path, "own.csv", [("text", "tags"), ("one", "['a']"), ("two", cell)])
-    if labels is not None:
-        assert [found for *_, found in own.several(tmp_path / "own.csv", "text", "tags", None)] == [["a"], labels]
-        return
-    with pytest.raises(DataError, match=f"line {3 + cell.count(chr(10))}: tags ") as caught:
-        list(own.several(tmp_path / "own.csv", "text", "tags", None))
-    assert caught.value.key == "own.csv"
 
 
 def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tasks import data
-from tasks.commands import attending, reproduce
+from tasks.commands import attention_of, reproduce
 from tasks.config.request import REPRODUCE, Request
 from tasks.draw import attention, documents
 
@@ -106,7 +106,7 @@ def finished(experiment, overrides, tmp_path, isolated):
     places = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
     asked = ["profile=demo", *overrides, *places, "runtime.device=cpu"]
     assert reproduce.main(Request.read(asked, REPRODUCE, [experiment])) == 0
-    return attending.finished(experiment, asked), asked
+    return attention_of.finished(experiment, asked), asked
 
 
 @pytest.mark.slow
@@ -118,14 +118,14 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
 
     monkeypatch.setattr(data.set_module("libreoffice_help"), "load", generated)
     toy = "encode.tokenizer=none encode.subword=none encode.vocab_size=null encode.min_count=1".split()
-    with pytest.raises(attending.DataUnavailable, match="'discrete softmax' is not finished"):
-        attending.finished("martins2020_nmt", ["profile=demo", f"paths.outputs={tmp_path}"])
+    with pytest.raises(attention_of.DataUnavailable, match="'discrete softmax' is not finished"):
+        attention_of.finished("martins2020_nmt", ["profile=demo", f"paths.outputs={tmp_path}"])
     changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
     found, asked = finished("martins2020_nmt", [*toy, *changed], tmp_path, isolated)
     with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
-        attending.finished("martins2020_nmt", asked, "iwslt")
-    source = " ".join(attending.stored(found)[0][2][0]["source_tokens"])
-    mine, kept = attending.translated(found, source), attention.stored(attending.stored(found), 0)
+        attention_of.finished("martins2020_nmt", asked, "iwslt")
+    source = " ".join(attention_of.stored(found)[0][2][0]["source_tokens"])
+    mine, kept = attention_of.translated(found, source), attention.stored(attention_of.stored(found), 0)
     texts, continuous = {"label", "mapping", "output"}, {"density", "mu", "sigma"}
     for row, other in zip(mine.rows, kept.rows):
         assert all(row[what] == other[what] for what in texts)
@@ -139,8 +139,8 @@ def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isola
     overrides = "data=toy_entailment data.limits={train:120,dev:20,test:20} encode.vocab_size=null".split()
     overrides += "model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1".split()
     found, _ = finished("peters2018_snli", overrides, tmp_path, isolated)
-    pairs = attending.stored_pairs(found, 3)
-    examples = attending.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
+    pairs = attention_of.stored_pairs(found, 3)
+    examples = attention_of.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
     assert [e.about["class"] for e in examples] == [*[label for _, label in pairs], "own"]
     for example in examples:
         first, second = example.about["first"], example.about["second"]

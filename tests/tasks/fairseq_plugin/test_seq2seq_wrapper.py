@@ -1,7 +1,7 @@
 """Models behind fairseq's interfaces: one attention in training, decoding and its search; configurations lose nothing."""
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import numpy as np
@@ -164,17 +164,22 @@ def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penal
 FAMILIES = ("seq2seq", "classification", "vqa")
 
 
-@dataclass
+def given(option, value):
+    """An option with a default, as `defaults` makes it."""
+    return field(default_factory=lambda: value, metadata=option.metadata)
+
+
+@dataclass(kw_only=True)
 class Everything:
     """One option of each kind, and one without a default."""
 
-    size: int = integer(3, low=1, help="size")
-    rate: float = number(0.5)
-    on: bool = flag(True)
-    off: bool = flag(False)
-    kind: str = choice("a", "a", "b")
-    most: int | None = integer(None, optional=True)
-    strides: list = listing([1, 2], integer(low=1))
+    size: int = given(integer(low=1, help="size"), 3)
+    rate: float = given(number(), 0.5)
+    on: bool = given(flag(), True)
+    off: bool = given(flag(), False)
+    kind: str = given(choice("a", "b"), "a")
+    most: int | None = given(integer(optional=True), None)
+    strides: list = given(listing(integer(low=1)), [1, 2])
     label: str = text()
 
 
@@ -190,7 +195,7 @@ def test_the_command_line_sets_every_option_and_values_survive_fairseqs_configur
     with pytest.raises(ConfigError, match=r"model\.label must be set"):
         read(Everything, unset, "model")
     values = plain(Everything(size=9, on=False, most=None, strides=[4, 5], label="y"))
-    assert unset == {k: v for k, v in plain(Everything()).items() if k != "label"}
+    assert unset == {k: v for k, v in plain(Everything(label="")).items() if k != "label"}
     config = {"model": {"name": "x"} | values, "mapping": {"name": "softmax"}}
     group = architectures.model_group(config, Everything)
     given = OmegaConf.create({name: group[name] for name in values})

@@ -272,7 +272,7 @@ def online(server, tmp_path, clean):
 def test_upload_sends_a_finished_cell_once(trained, outputs, online, server, script, command, capsys):
     before = {p: p.read_bytes() for p in (outputs / "cells").rglob("*") if p.is_file()}
     asked = ("mapping=sparsemax", "seed=3", f"paths.outputs={outputs}")
-    done = script("wandb_upload.py", *asked)
+    done = script("store.py", "upload", *asked)
     assert done.returncode == 0, done.stderr
     ((key, run),) = server.runs.items()
     assert done.stdout.strip() == f"[1/1] toy/sparsemax/{key}: sent"
@@ -285,7 +285,7 @@ def test_upload_sends_a_finished_cell_once(trained, outputs, online, server, scr
     assert sum(name.endswith(".png") for name in server.files) == 3
     assert any(name.endswith(".table.json") for name in server.files)
     lines = len(run["history"])
-    assert command("wandb_upload", *asked) == 0
+    assert command("store", "upload", *asked) == 0
     assert capsys.readouterr().out.strip() == f"[1/1] toy/sparsemax/{key}: there already"
     assert len(server.runs[key]["history"]) == lines and run["summary"]["state"] == "done"
     assert {p: p.read_bytes() for p in (outputs / "cells").rglob("*") if p.is_file()} == before
@@ -294,7 +294,7 @@ def test_upload_sends_a_finished_cell_once(trained, outputs, online, server, scr
 def test_an_upload_without_a_server_says_so_and_ends(trained, outputs, online, command, capsys):
     with socket.create_server(("127.0.0.1", 0)) as gone:
         online.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{gone.getsockname()[1]}")
-    assert command("wandb_upload", "seed=3", "logger.wandb.timeout=2", f"paths.outputs={outputs}") == 1
+    assert command("store", "upload", "seed=3", "logger.wandb.timeout=2", f"paths.outputs={outputs}") == 1
     told = capsys.readouterr().err
     assert "are not sent" in told and "to continue there" in told
 
@@ -315,7 +315,7 @@ def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, p
     clean.setenv("WANDB_DIR", str(tmp_path / "w"))
     clean.setattr(compose, "page", lambda *_: page)
     clean.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
-    call = ("wandb_upload", "experiment=mine", f"paths.outputs={outputs}")
+    call = ("store", "upload", "experiment=mine", f"paths.outputs={outputs}")
     for wanted in ("written to RUN (offline)", "here already (offline)"):
         assert command(*call) == 0
         lines = capsys.readouterr().out.splitlines()
@@ -339,7 +339,7 @@ def test_upload_for_an_experiment_has_its_rows_and_goes_once(trained, outputs, p
 def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, server, command, capsys):
     pytest.importorskip("wandb_workspaces")
     server.views.clear()
-    assert command("wandb_dashboard", "laha2018_table2", "entity=me") == 0
+    assert command("store", "dashboard", "laha2018_table2", "entity=me") == 0
     told = capsys.readouterr().out
     one = compose.experiment("laha2018_table2", "demo")
     report, *workspaces = server.views
@@ -363,7 +363,7 @@ def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, se
 REFUSED = """
 upload maping=sparsemax | 'mapping'?; upload logger.wandb.projct=x | 'project'?; upload mapping=sparsmax | sparsmax
 upload logger.wandb.timeout=0 | above 0; dashboard laha2018_tabel2 | laha2018_table2
-dashboard demo profil=cpu | 'profile='; dashboard demo profile=cpux | cpux; dashboard | EXPERIMENT is missing
+dashboard demo profil=cpu | 'profile='; dashboard demo profile=cpux | cpux; dashboard | required: EXPERIMENT
 """
 
 
@@ -372,7 +372,7 @@ def test_what_is_not_known_is_refused(trained, outputs, command, capsys, line):
     asked, said = line.split("|")
     name, *arguments = asked.split()
     place = [f"paths.outputs={outputs}"] if name == "upload" else []
-    assert command(f"wandb_{name}", *arguments, *place) == 2
+    assert command("store", name, *arguments, *place) == 2
     assert said.strip() in capsys.readouterr().err
 
 
@@ -385,7 +385,7 @@ def test_a_dashboard_without_key_or_server_is_one_sentence(script, clean, key, s
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         given = {"WANDB_API_KEY": key, "WANDB_BASE_URL": url, "WANDB_HTTP_TIMEOUT": "1"}
         started = time.monotonic()
-        done = script("wandb_dashboard.py", "demo", "entity=me", **given)
+        done = script("store.py", "dashboard", "demo", "entity=me", **given)
     assert time.monotonic() - started < 40 and done.returncode == 1
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: wandb: ") and said in line and "WANDB_API_KEY" in line and KEY not in line

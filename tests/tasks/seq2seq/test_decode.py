@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from repro.options import read
-from tasks.commands import attending
-from tasks.commands.attending import Finished
+from tasks.commands import attention_of
+from tasks.commands.attention_of import Finished
 from tasks.data.progress import untold
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, UNK
@@ -80,10 +80,10 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
         given = {"entry": lambda store, entry=entry: entry, "results": lambda store, found=found: found}
         cells.append((mapping, SimpleNamespace(mapping=mapping, config=cell.config, **given)))
     of = Finished("title", None, cells, str(tmp_path))
-    source, output = attending.stored_sentence(of, 2)
+    source, output = attention_of.stored_sentence(of, 2)
     with pytest.raises(ValueError, match="no test sentence 99999"):
-        attending.stored_sentence(of, 99999)
-    one, other = (heat for line in attending.forced(of, source, output).lines for heat in line)
+        attention_of.stored_sentence(of, 99999)
+    one, other = (heat for line in attention_of.forced(of, source, output).lines for heat in line)
     assert (one.title, other.title) == ("softmax", "fusedmax") and list(one.down) == list(other.down)
     assert not np.allclose(one.weights, other.weights, atol=1e-3)
     for heat, (_, row) in zip((one, other), cells):

@@ -154,7 +154,7 @@ def test_the_units_of_raw_text_fit_its_characters(monkeypatch):
     said = r"(?s)encode\.vocab_size=1565 is too small.*980 characters.*set encode\.vocab_size=1566"
     with pytest.raises(DataError, match=said) as error:
         fitted(1000, 2, 1565)
-    assert error.value.key == "encode.vocab_size"
+    assert "encode.vocab_size" in str(error.value)
     monkeypatch.setattr(pieces, "PER_PIECE", 1)
     assert fitted(100, 400) == (32_000, 0.9995)
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_encoded_is_told(little, dataset, tmp_path):
         options(tokenizer="raw", subword="bpe")
     with pytest.raises(DataError, match=r"(?s)encode\.vocab_size=5 is too small.*BPE") as error:
         encode(little, tmp_path, subword="bpe", vocab_size=5)
-    assert error.value.key == "encode.vocab_size" and error.value.value == 5
+    assert "encode.vocab_size=5" in str(error.value)
     least = int(re.search(r"vocab_size=(\d+) or more", str(error.value))[1])
     assert encode(little, tmp_path / "least", subword="bpe", vocab_size=least).sizes[0] <= least + FIRST
     with pytest.raises(DataError, match="too small"):

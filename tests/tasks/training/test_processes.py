@@ -51,16 +51,15 @@ def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, two, 
 
 @pytest.mark.slow
 def test_two_processes_asked_to_stop_save_and_end_the_same(shared, two, tmp_path, monkeypatch):
-    from tasks.cells._training import TrainingMonitor
+    cell, store, stage = shared(2), Store(tmp_path), cells.CellMonitor.stage
 
-    cell, store, updated = shared(2), Store(tmp_path), TrainingMonitor.updated
-
-    def warned(self, epoch, *rest):
-        os.kill(os.getpid(), signal.SIGTERM)
-        updated(self, epoch, *rest)
+    def warned(self, name, *rest, **stats):
+        if "loss" in stats:
+            os.kill(os.getpid(), signal.SIGTERM)
+        stage(self, name, *rest, **stats)
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingMonitor, "updated", warned)
+        patch.setattr(cells.CellMonitor, "stage", warned)
         outcome = cells.run(cell, store)
     assert outcome.machine and "SIGTERM" in outcome.error, outcome.error
     entry = trained(cell, store)

