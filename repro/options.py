@@ -23,7 +23,7 @@ from repro.errors import ConfigError, near
 
 Options = TypeVar("Options")
 LARGEST, WIDEST = 2**31 - 1, 1e15  # largest whole number and largest number of any option
-WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false", dict: "a mapping"}
+WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,16 +132,6 @@ def listing(items: Any, *, length: int | None = None, least: int = 0, help: str 
     return _field(Kind(list, f"must be a list{size}", help, rules=rules, items=items.metadata["kind"]))
 
 
-def record(help: str = "") -> Any:
-    """A dict of named values, which are checked elsewhere."""
-    return _field(Kind(dict[str, Any], "must be a mapping {name: value}", help))
-
-
-def node(cls: type) -> Any:
-    """Nested options of the class `cls`."""
-    return _field(kind_of(cls))
-
-
 @lru_cache(512)
 def kind_of(hint: Any) -> Kind:
     """What a field of a type accepts if the field says no more."""
@@ -152,7 +142,8 @@ def kind_of(hint: Any) -> Kind:
         return Kind(tuple, "must be a list", items=kind_of(inner[0]))
     if is_dataclass(hint):
         return Kind(hint, f"must be a mapping of {', '.join(one.name for one in fields(hint))}")
-    hint = dict if origin is Mapping else hint
+    if origin is Mapping:
+        return Kind(dict[str, Any], "must be a mapping {name: value}")
     return Kind(hint, f"must be {WORDS[hint]}")
 
 

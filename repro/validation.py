@@ -18,8 +18,9 @@ def _annotation(kind: Any) -> Any:
         hint = Annotated[Any, PlainValidator(kind.check)]
     elif kind.items:
         item = _annotation(kind.items)
-        several = tuple[item, ...] if kind.type is tuple else list[item]  # type: ignore[valid-type]
-        hint = Annotated[several, Field(strict=False, **kind.rules), BeforeValidator(_flat)]
+        hint = Annotated[list[item], Field(strict=False, **kind.rules)]  # type: ignore[valid-type]
+        if kind.type is tuple:
+            hint = Annotated[tuple[item, ...], Field(strict=False), BeforeValidator(_flat)]  # type: ignore[valid-type]
     elif is_dataclass(kind.type):
         hint = _form(kind)
     return hint | None if kind.optional else hint
@@ -70,7 +71,8 @@ def _told(kind: Any, values: Any, key: str, error: Mapping[str, Any]) -> list[st
     for i, step in enumerate(steps):
         prefix = f"{key}." if key else ""
         if kind.items:
-            kind, whole, value = kind.items, value, _flat(value)[step]
+            whole, value = value, (_flat(value) if kind.type is tuple else value)[step]
+            kind = kind.items
             if is_dataclass(kind.type) and (i + 1 < len(steps) or error["type"] == "value_error"):
                 key = f"{prefix}{value.get('key') or value.get('label') or step + 1}"
             else:

@@ -25,17 +25,23 @@ from _entry import command
 
 @command
 def main(*names: str, overrides: list[str], records: Path | None = None, plan: bool = False, help: bool = False) -> int:
-    from tasks.commands import lease, reproduce
-    from tasks.commands.records import show
+    from tasks.commands import reproduce
     from tasks.config.files import names_in
     from tasks.config.request import REPRODUCE, Request
 
     request = Request.read(overrides, REPRODUCE, names, plan)
-    run = reproduce.plan if plan else lease.main if request.lease else reproduce.main
     if overrides and not names and not help:
         raise ValueError(f"EXPERIMENT is missing; write one without a key: {', '.join(names_in('experiment'))}")
     if help or not names:
         print("" if help else __doc__)
         reproduce.describe(request)
         return 0
-    return show(request, records.resolve()) if records else run(request)
+    if records:
+        from tasks.commands.records import show
+
+        return show(request, records.resolve())
+    if request.lease and not plan:
+        from tasks.commands import lease
+
+        return lease.main(request)
+    return reproduce.plan(request) if plan else reproduce.main(request)

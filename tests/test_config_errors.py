@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
-from repro.options import choice, flag, integer, listing, number, read, record, text
+from repro.options import choice, flag, integer, listing, number, read, text
 from tasks.config import compose
 from tasks.config.request import parsed
 from tasks.data import access
@@ -143,7 +144,6 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
         (choice("a", names=lambda: ["b"]), ["a", "b"], ["c", None, 1]),
         (listing(integer(low=1), least=1), [[1, 2]], [[], [0], 1, "1"]),
         (listing(number(), length=2), [[1, 2]], [[1], [1, 2, 3]]),
-        (record(), [{"a": 1}], [[], "a", {1: 2}]),
     ],
 )
 def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
@@ -152,7 +152,23 @@ def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
     for value in wrong:
         with pytest.raises(compose.ConfigError) as caught:
             read(Options, {"key": value}, "node")
-        assert str(caught.value).startswith(f"node.key={value!r} ")
+        told = str(caught.value)
+        assert told.startswith(f"node.key={value!r} ") and told.endswith(" or null") == (None in good)
+
+
+def test_a_field_without_a_kind_takes_what_its_type_says():
+    @dataclass
+    class Options:
+        key: Mapping[str, Any]
+        words: tuple[str, ...] = ()
+
+    made = read(Options, {"key": {"a": 1}, "words": [["a", "b"], "c"]})  # the list of an anchor within a list
+    assert made == Options({"a": 1}, ("a", "b", "c"))
+    with refused(compose.ConfigError, "words=[['a'], 3] has 3 at place 2, which must be text"):
+        read(Options, {"key": {}, "words": [["a"], 3]})
+    for value in ([], "a", {1: 2}):
+        with refused(compose.ConfigError, f"key={value!r} "):
+            read(Options, {"key": value})
 
 
 def leaves(node: Mapping, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:

@@ -204,7 +204,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             raise ValueError("its checksum is wrong: the file has changed since it was written")
         if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):
             raise ValueError("it names plugins, which only a command may do")
-        if asked["version"] != VERSION or any("key" not in one for one in found):
+        if asked["version"] != VERSION or any(not {"key", "trained"} <= one.keys() for one in found):
             raise ValueError(f"it has version {asked['version']}, but this code reads {VERSION}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise StoreError(

@@ -8,28 +8,23 @@ scores by filling in large negative numbers, and for code written for other libr
     with sa.integrations.sdpa.use("sparsemax"): ...              # for code that calls torch's attention function
     attend.attn_fn = sa.integrations.treat_as_masked("entmax")     # for code that fills scores with -finfo.max
 
-Each module is imported on first use, and only then needs its package to be installed.
+`transformers` is imported on first use, and only then needs its package to be installed.
 """
 
 from __future__ import annotations
 
-import importlib as _importlib
-import pkgutil as _pkgutil
+import importlib
 
 from .. import masks
 from ..masks import separate, treat_as_masked
+from . import entmax, sdpa
 
-_ROOMS = {found.name for found in _pkgutil.iter_modules(__path__) if not found.name.startswith("_")}
-__all__ = ["separate", "treat_as_masked"]
+__all__ = ["entmax", "sdpa", "separate", "treat_as_masked"]
 
 
 def __getattr__(name: str) -> object:
-    if name not in _ROOMS:
+    if name != "transformers":
         raise AttributeError(
-            f"module {__name__!r} has no attribute {name!r}; dir(sparse_attention.integrations) lists all names"
+            f"module {__name__!r} has no attribute {name!r}; it has transformers, {', '.join(__all__)}"
         )
-    return _importlib.import_module(f".{name}", __name__)
-
-
-def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS})
+    return importlib.import_module(".transformers", __name__)

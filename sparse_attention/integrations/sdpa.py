@@ -43,12 +43,8 @@ _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 
 
-class ArgumentValueError(Refused, ValueError, RuntimeError):
-    """A ValueError of `sparse_attention` where torch's function raises RuntimeError."""
-
-
-class ArgumentTypeError(Refused, TypeError, RuntimeError):
-    """A TypeError of `sparse_attention` where torch's function raises RuntimeError."""
+class ArgumentError(Refused, TypeError, ValueError, RuntimeError):
+    """A TypeError or ValueError of `sparse_attention` where torch's function raises RuntimeError."""
 
 
 def scaled_dot_product_attention(
@@ -103,7 +99,7 @@ def scaled_dot_product_attention(
 
         if isinstance(attn_mask, CausalBias):
             if (attn_mask.seq_len_q, attn_mask.seq_len_kv) != (n, m):
-                raise ArgumentValueError(f"attn_mask is for {attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys; make it for {n} queries and {m} keys")  # fmt: skip
+                raise ArgumentError(f"attn_mask is for {attn_mask.seq_len_q} queries and {attn_mask.seq_len_kv} keys; make it for {n} queries and {m} keys")  # fmt: skip
             is_causal, from_start, attn_mask = True, attn_mask.variant == CausalVariant.UPPER_LEFT, None
     if from_start and n != m:
         attn_mask = torch.ones(n, m, dtype=torch.bool, device=query.device).tril()
@@ -112,7 +108,7 @@ def scaled_dot_product_attention(
         tensor(attn_mask, "attn_mask")
         kind = attn_mask.dtype
         if kind not in (torch.bool, torch.float32, query.dtype) and not autocasts(query):
-            raise ArgumentTypeError(f"attn_mask is {kind}; it must be bool, torch.float32 or query's {query.dtype}")
+            raise ArgumentError(f"attn_mask is {kind}; it must be bool, torch.float32 or query's {query.dtype}")
         if kind != torch.bool:
             attn_mask, bias = separate(attn_mask)
             if not (bias.requires_grad or foreign(bias) or asynchronous(bias) or bool(bias.any())):
@@ -138,10 +134,8 @@ def _raise_as_torch(q: Tensor, k: Tensor, v: Tensor, mapping: Any, given: dict[s
     """Raise the error of a call's arguments as a RuntimeError, too; nothing if the arguments are fine."""
     try:
         checked(q, k, v, mapping, **given)
-    except TypeError as error:
-        raise ArgumentTypeError(str(error)) from None
-    except ValueError as error:
-        raise ArgumentValueError(str(error)) from None
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(str(error)) from None
 
 
 def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -149,21 +143,21 @@ def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, 
     most = max(q.ndim, k.ndim, v.ndim)
     shapes = f"query {tuple(q.shape)}, key {tuple(k.shape)}, value {tuple(v.shape)}"
     if min(q.ndim, k.ndim, v.ndim) < 2:
-        raise ArgumentValueError(f"{shapes}: each needs at least 2 dimensions")
+        raise ArgumentError(f"{shapes}: each needs at least 2 dimensions")
     if most == 2:
         return q, k, v
     q, k, v = (x[(None,) * (most - x.ndim)] for x in (q, k, v))
     heads, *groups = (x.shape[-3] for x in (q, k, v))
     if grouped:
         if 0 in groups or any(heads % g for g in groups):
-            raise ArgumentValueError(f"{shapes}: the heads (dimension -3) of key and value must divide those of query")
+            raise ArgumentError(f"{shapes}: the heads (dimension -3) of key and value must divide those of query")
         if groups[0] != groups[1]:
             k, v = (x.repeat_interleave(heads // g, -3) for x, g in zip((k, v), groups))
         return q, k, v
     try:
         (together,) = torch.broadcast_shapes((heads,), (groups[0],), (groups[1],))
     except RuntimeError:
-        raise ArgumentValueError(
+        raise ArgumentError(
             f"query has {heads} heads, key {groups[0]} and value {groups[1]}; give all the same number, or pass enable_gqa=True for grouped queries"
         ) from None
     if heads != together or groups[0] != groups[1]:
@@ -174,9 +168,9 @@ def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, 
 def _nested(q: Tensor, k: Tensor, v: Tensor, mask: Any, given: tuple[Any, ...], named: dict[str, Any]) -> Tensor:
     """Attention within each sequence of a nested tensor ``[B, H, *, d]`` or ``[B, *, d]``."""
     if mask is not None or not (k.is_nested and v.is_nested):
-        raise ArgumentValueError("nested tensors need nested query, key and value, and no attn_mask")
+        raise ArgumentError("nested tensors need nested query, key and value, and no attn_mask")
     if not q.size(0) == k.size(0) == v.size(0):
-        raise ArgumentValueError(f"query has {q.size(0)} sequences, key {k.size(0)}, value {v.size(0)}; give the same")
+        raise ArgumentError(f"query has {q.size(0)} sequences, key {k.size(0)}, value {v.size(0)}; give the same")
 
     def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return scaled_dot_product_attention(q, k, v, None, *given, **named)
@@ -186,7 +180,7 @@ def _nested(q: Tensor, k: Tensor, v: Tensor, mask: Any, given: tuple[Any, ...], 
     try:
         unpacked(q, k, v)
     except (TypeError, ValueError) as error:
-        raise (ArgumentTypeError if isinstance(error, TypeError) else ArgumentValueError)(str(error)) from None
+        raise ArgumentError(str(error)) from None
     return by_length(attend, q, k, v)
 
 

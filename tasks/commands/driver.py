@@ -13,8 +13,6 @@ from repro.cell import Cell
 from repro.errors import Refused
 from repro.launch.display import Display, cleared, fitted, name, width
 from repro.plan import Plan
-from repro.report import examples, page
-from repro.report.data import predictions_of
 from repro.results import estimate
 from repro.statistics import FEWEST
 from repro.store import Store
@@ -186,6 +184,8 @@ class Driver:
             waiting = [cell for cell in waiting if cell.cell_id not in free]
 
     def _print_complete(self) -> None:
+        from repro.report import page  # loads what draws, which a refusal does not need
+
         for number, one in enumerate(self.plans):
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
                 self.tables[number] = built = table(one, self.store, self.failed)
@@ -214,6 +214,9 @@ def drawn(block: Block, split: str, labels: Sequence[str]) -> list[str]:
 
     Raises `Refused` if the rows have no example with stored weights in common.
     """
+    from repro.report import examples
+    from repro.report.data import predictions_of
+
     if not any(row.label in labels for row in block.own):
         raise Refused(f"No row is left to draw: {', '.join(labels)}.")
     drawable = examples.attention(block.own, predictions_of(block.own, split), split)

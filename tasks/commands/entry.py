@@ -11,7 +11,6 @@ The docstring of a script is its help. A function with the parameter `help` prin
 standard library.
 """
 
-import argparse
 import inspect
 import os
 import pkgutil
@@ -129,15 +128,14 @@ def _unread() -> bool:
     return gone
 
 
-class Parser(argparse.ArgumentParser):
-    """A parser that raises ValueError."""
-
-    def error(self, message: str) -> typing.NoReturn:
-        raise ValueError(f"{message}; -h prints the help")
-
-
 def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
     """Parse a command line into its words and its options. Raises ValueError if it is invalid."""
+    import argparse  # not needed for help
+
+    class Parser(argparse.ArgumentParser):
+        def error(self, message: str) -> typing.NoReturn:
+            raise ValueError(f"{message}; -h prints the help")
+
     parser, keys, flags = Parser(add_help=False, allow_abbrev=False), set(), []
     needed = [name for name, parameter in wants.items() if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
     further = inspect.Parameter.VAR_POSITIONAL in [parameter.kind for parameter in wants.values()]

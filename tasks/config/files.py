@@ -50,7 +50,7 @@ def defaults(file: str, *keys: str) -> Callable[[type], type]:
             if value is not MISSING:
                 several = isinstance(value, (list, dict))
                 default = {"default_factory": lambda value=value: type(value)(value)} if several else {"default": value}
-                setattr(cls, name, field(**default, metadata=getattr(cls, name).metadata))
+                setattr(cls, name, field(**default, metadata=getattr(getattr(cls, name, None), "metadata", None)))
         return dataclass(cls, kw_only=True)
 
     return decorate

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.options import integer, node
+from repro.options import integer
 from tasks.config.files import defaults
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
@@ -71,7 +71,7 @@ class Limits:
 class Limited:
     """Options of a data set with `limits`."""
 
-    limits: Limits = node(Limits)
+    limits: Limits
 
 
 @dataclass

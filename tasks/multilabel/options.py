@@ -1,8 +1,10 @@
 """Options of the multilabel task, apart from those of data and mapping."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from repro.options import choice, flag, integer, listing, node, number, record, text
+from repro.options import choice, flag, integer, listing, number, text
 from tasks.config.files import defaults
 
 KIND = "features"
@@ -32,9 +34,9 @@ class Tune:
         number(above=0, high=1e12), least=1, help="from large to small: each fit starts from the one before"
     )
     thresholds: list = listing(number(low=0, high=1), least=1, help="p0 of a dense mapping")
-    parameters: dict = record(
-        help="mapping -> parameter -> values; a parameter that is set, as mapping.q=0.1, is not searched"
-    )
+    parameters: Mapping[
+        str, Any
+    ]  # mapping -> parameter -> values; a parameter that is set, as mapping.q=0.1, is not searched
     folds: int = integer(low=2, high=50, help="folds of the cross-validation")
 
     def problems(self) -> list[str]:
@@ -64,8 +66,8 @@ class Task:
         help="hinge: count each pair of true labels once, as the authors' code does (the printed sum counts it twice)"
     )
     corrected: bool = flag(help="hinge: the formula for non-uniform targets; no effect here, as targets are uniform")
-    fit: dict = node(Solver)
-    tune: dict = node(Tune)
+    fit: Solver
+    tune: Tune
     keep_predictions: int = integer(low=0, help="test documents whose prediction is stored")
     deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 

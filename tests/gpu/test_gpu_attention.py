@@ -11,10 +11,11 @@ from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
-from sparse_attention.kernels.triton import _INTERPRETED, attention
+from sparse_attention.kernels.triton import _INTERPRETED, attention, short
 
 pytestmark = pytest.mark.gpu
 KERNELS = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
+SMALL_KERNELS = ["short_forward", "short_backward"]
 BLOCK = (16, 16) if _INTERPRETED else None
 # The last digits of tied scores depend on the processor. Half precision rounds weights and their gradients.
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
@@ -52,6 +53,12 @@ HALVES = (torch.float16, torch.bfloat16)
 TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in CASES[:2] for dtype in HALVES]
 
 
+@pytest.fixture(autouse=True)
+def blocks(monkeypatch) -> None:
+    """Short sequences take the kernels of long ones, except in their own tests."""
+    monkeypatch.setattr(short, "MOST", 0)
+
+
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     """Small whole numbers over 4: every type holds them, and float32 holds their products, so that all see the same scores."""
     generator = torch.Generator().manual_seed(seed)
@@ -70,8 +77,9 @@ def test_differences_may_be_of_two_tensors_on_the_gpu(device) -> None:
         assert relative(x, x).shape == (3,)
 
 
+@pytest.mark.parametrize("small", [False, True], ids=["blocks", "short"])
 @pytest.mark.parametrize("case, dtype", TYPED, ids=[f"{case[0]}, {case[1]:g}, {dtype}" for case, dtype in TYPED])
-def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> None:
+def test_the_kernels_equal_the_composition(case, dtype, small, device, launched, monkeypatch) -> None:
     name, alpha, H, G, n, m, d, e, causal, lengths = case
     q, k, v, g = drawn(m, (H, n, d), (G, m, d), (G, m, e), (H, n, e))
     k = k[:, :1].expand_as(k) if name == "ties" else k * 2.0**14 if name == "huge scores" else k
@@ -83,9 +91,11 @@ def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> Non
     q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
-    out, saved = attention.forward(*ours, alpha=alpha, scale=0.25, causal=causal, lengths=lengths, block=BLOCK)
+    monkeypatch.setattr(short, "MOST", 128 if small else 0)
+    given = {"alpha": alpha, "scale": 0.25, "causal": causal, "lengths": lengths, "block": None if small else BLOCK}
+    out, saved = attention.forward(*ours, **given)
     found = (out, *attention.gradients(g.to(device), *ours, saved)[:3])
-    assert launched == KERNELS
+    assert launched == (SMALL_KERNELS if small else KERNELS)
     with sa.kernels.use("reference"):
         expected, weights = composition.attend(*wide, 0.25, composition.of_alpha(alpha), keep)
         expected = (expected, *torch.autograd.grad(expected, wide, g.double()))
@@ -97,8 +107,13 @@ def test_the_kernels_equal_the_composition(case, dtype, device, launched) -> Non
     assert max(float(relative(*pair).max()) for pair in zip(found, expected)) <= TOLERANCE[dtype]
     scores = reading.times(wide[0] * 0.25, wide[1].mT) * (alpha - 1)
     scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
-    support = (scores - saved.parts()[0].cpu().double()[..., None]) - saved.parts()[1].cpu().double()[..., None] > 1e-7
+    top, tau = (x.cpu().double()[..., None] for x in (saved.state.view(2, H, n) if small else saved.parts()[:2]))
+    support = (scores - top) - tau > 1e-7
     assert torch.equal(support[:, rows], (weights > 1e-14)[:, rows])
+
+
+def learnable(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.is_floating_point()
 
 
 def apart(tensors: list[Tensor], device: str, dtype: torch.dtype, second: bool = False, **given: Any) -> list[Tensor]:
@@ -109,7 +124,7 @@ def apart(tensors: list[Tensor], device: str, dtype: torch.dtype, second: bool =
     sides = []
     for where, to in ((device, dtype), ("cpu", torch.float64)):
         own = {key: x.to(where) if isinstance(x, Tensor) else x for key, x in given.items()}
-        learned = [key for key, x in own.items() if isinstance(x, Tensor) and x.is_floating_point()]
+        learned = [key for key, x in own.items() if learnable(x)]
         own |= {key: own[key].to(to, copy=True).requires_grad_() for key in learned}
         leaves = [*(x.to(where, to, copy=True).requires_grad_() for x in tensors), *(own[key] for key in learned)]
         with sa.kernels.use(sa.kernels.active() if to is dtype else "reference"):
@@ -173,17 +188,19 @@ FORMS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("form", FORMS, ids=[f"form {i} {', '.join(form[1])}" for i, form in enumerate(FORMS)])
-def test_every_public_form_takes_the_kernels(form, device, launched) -> None:
-    """Tensors whose channels lie apart in memory."""
+def test_every_public_form_takes_the_kernels(form, device, launched, monkeypatch) -> None:
+    """Tensors whose channels lie apart in memory. Without learned forms, short sequences have kernels of their own."""
     (B, H, G, n, m), call = form
     tensors = [x.mT for x in drawn(n, (B, H, 8, n), (B, G, 8, m), (B, G, 6, m))]
-    errors = apart(tensors, device, torch.float32, **{"scale": 0.25} | call)
-    assert launched[:3] == KERNELS and ("attend_bias_backward" in launched) == ("bias" in call)
-    # The gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1. In the last form, the terms of a scale's gradient add
-    # up to 416, their magnitudes, while the gradient is 1.9 at most: a rounding of 2^-24 of each term can be 1.3e-5 of it, and
-    # one of each sum as much again.
-    bound = 6e-5 if isinstance(call.get("alpha"), Tensor) else 3e-5 if form is FORMS[-1] else 1e-5
-    assert max(float(x.max()) for x in errors) < bound
+    for first in (KERNELS,) if any(map(learnable, call.values())) else (KERNELS, SMALL_KERNELS):
+        monkeypatch.setattr(short, "MOST", 128 if first is SMALL_KERNELS else 0)
+        launched.clear()
+        errors = apart(tensors, device, torch.float32, **{"scale": 0.25} | call)
+        assert launched[: len(first)] == first and ("attend_bias_backward" in launched) == ("bias" in call)
+        # The gradient of alpha is multiplied by 1 / (alpha - 1)^2, 100 at 1.1. In the last form, the magnitudes of the terms of a
+        # scale's gradient add up to 416, and it is 1.9 at most: rounding each term by 2^-24 of it can be 1.3e-5, and each sum again.
+        bound = 6e-5 if isinstance(call.get("alpha"), Tensor) else 3e-5 if form is FORMS[-1] else 1e-5
+        assert max(float(x.max()) for x in errors) < bound
 
 
 def test_blocks_that_nothing_reaches_are_not_looked_at(device) -> None:

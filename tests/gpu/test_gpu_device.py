@@ -62,8 +62,9 @@ def test_a_cuda_graph_and_a_compiled_function(device, launched) -> None:
 def test_a_kernel_that_does_not_fit_is_given_up_with_one_warning(device, launched, monkeypatch) -> None:
     from sparse_attention.kernels import triton as rows
 
-    constants = attention._constants
-    monkeypatch.setattr(attention, "_constants", lambda *given, stages: constants(*given, stages=40))
+    starter = rows.starter
+    attention._of_kind.cache_clear()
+    monkeypatch.setattr(rows, "starter", lambda kernel, **given: starter(kernel, **given | {"num_stages": 40}))
     monkeypatch.setattr(rows, "given_up", {})
     leaves = [x.requires_grad_() for x in batch()[:3]]
     with pytest.warns(UserWarning, match="attend_forward did not start") as seen:
@@ -73,6 +74,7 @@ def test_a_kernel_that_does_not_fit_is_given_up_with_one_warning(device, launche
     assert len([w for w in seen if "did not start" in str(w.message)]) == 1 and not {*launched} & {*KERNELS}
     assert "did not start" in sa.attention.plan(*leaves).reason
     monkeypatch.undo()
+    attention._of_kind.cache_clear()
     assert float((sa.sparse_attention(*leaves, "sparsemax") - again).abs().max()) < 2e-2
 
 

@@ -8,6 +8,8 @@ import re
 import pytest
 from made_report import ROWS, Made
 
+from repro.report import examples
+from repro.report.data import predictions_of
 from repro.tables.build import build
 from tasks.commands import driver
 
@@ -16,7 +18,7 @@ from tasks.commands import driver
 def drawn(tmp_path):
     """`drawn(labels)`: what is printed of an experiment that draws these rows; the outputs for one example are right."""
     made = Made(tmp_path)
-    (best,) = [e["index"] for e in driver.examples.heat_maps(*_read(made), "test", None)][1:2]
+    (best,) = [e["index"] for e in examples.heat_maps(*_read(made), "test", None)][1:2]
     for r in range(len(ROWS)):
         level = made.level(r)
         told = [x | {"output": "quite off"} for x in level.predictions()]
@@ -33,7 +35,7 @@ def drawn(tmp_path):
 
 def _read(made):
     rows = build(made.plan, made.store).blocks[0].own
-    return rows, driver.predictions_of(rows, "test")
+    return rows, predictions_of(rows, "test")
 
 
 def test_the_rows_that_an_experiment_names_are_drawn_for_the_best_example_of_the_report(drawn, monkeypatch):

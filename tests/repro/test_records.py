@@ -189,7 +189,11 @@ def test_a_file_without_records_is_refused(tmp_path, text):
 
 @pytest.mark.parametrize(
     ("asked", "cell", "said"),
-    [({"arguments": ["+plugins=[evil.py]"]}, {"key": "x"}, "only a command may"), ({}, {"training": "x"}, "version")],
+    [
+        ({"arguments": ["+plugins=[evil.py]"]}, {"key": "x"}, "only a command may"),
+        ({}, {"training": "x"}, "version"),
+        ({"sweep": "s"}, {"key": "x"}, "version"),
+    ],
 )
 def test_records_that_name_plugins_or_have_no_key_are_refused(tmp_path, asked, cell, said):
     archive.write(tmp_path / "x.jsonl", asked, [cell])
@@ -199,7 +203,7 @@ def test_records_that_name_plugins_or_have_no_key_are_refused(tmp_path, asked, c
 
 def test_no_flipped_digit_of_a_record_is_read(tmp_path):
     path, draw = tmp_path / "x.jsonl", random.Random(0)
-    records = [{"key": "0", "score": 38.25, "text": "a\u2028b"}, {"key": "1", "score": 12}]
+    records = [{"key": str(n), "trained": {"score": 38.25 + n, "text": "a\u2028b"}} for n in range(2)]
     archive.write(path, {"experiment": "fake"}, records)
     whole, asked = path.read_text(), archive.read(path)
     assert asked[0] == {"experiment": "fake", "version": archive.VERSION} and len(asked[1]) == 2

@@ -2,8 +2,10 @@
 
 import argparse
 import itertools
+import json
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -11,18 +13,47 @@ from typing import Any
 import torch
 
 from .. import triton as rows
-from . import attention, launcher
+from . import attention, launcher, short
 
 
 def calls(given: argparse.Namespace) -> None:
     """The calls whose kernels are compiled; their sizes do not matter."""
-    for dtype, d, alpha, hidden in itertools.product(given.dtype, given.channels, given.alpha, (False, True)):
-        q = torch.empty(1, 2, 256, d, dtype=getattr(torch, dtype), device="meta")
-        mask: dict[str, Any] = {"mask": torch.ones(1, 1, 1, 256, dtype=torch.bool, device="meta")} if hidden else {}
-        for save in (False, True):
+    lengths = (2 * short.MOST, *short._KEYS)
+    for dtype, d, alpha, n, hidden in itertools.product(
+        given.dtype, given.channels, given.alpha, lengths, (False, True)
+    ):
+        q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype), device="meta")
+        mask: dict[str, Any] = {"mask": torch.ones(1, 1, 1, n, dtype=torch.bool, device="meta")} if hidden else {}
+        for save in (False, True) if n > short.MOST else (True,):
             out, saved = attention.forward(q, q, q, alpha=alpha, scale=0.1, lead=(1, 2), save=save, **mask)
             if saved is not None:
                 attention.gradients(out, q, q, q, saved)
+
+
+def measure(device: str, seconds_of: Callable[[Callable[[], Any]], float]) -> int:
+    """The most keys for which the kernels of `short` are faster than those of blocks, forward and backward; kept in `short.record`."""
+    path, kept, found = short.record(), short.MOST, 0
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.unlink(missing_ok=True)
+    short.measured.cache_clear()
+    for keys in short._KEYS:
+        q = torch.randn(64, 8, keys, 64, dtype=torch.bfloat16, device=device)
+
+        def call(q: torch.Tensor = q) -> None:
+            out, saved = attention.forward(q, q, q, alpha=2.0, scale=0.125, lead=(64, 8))
+            assert saved is not None
+            attention.gradients(out, q, q, q, saved)
+
+        seconds = {}
+        for most in (kept, 0):
+            short.MOST = most
+            seconds[most] = seconds_of(call)
+        short.MOST = kept
+        found = keys if seconds[kept] <= seconds[0] else found
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({**known, torch.cuda.get_device_name(): found}))
+    short.measured.cache_clear()
+    return found
 
 
 def main(*command: str) -> str | None:
@@ -32,6 +63,11 @@ def main(*command: str) -> str | None:
     parser.add_argument("--dtype", nargs="+", default=["bfloat16"], choices=["float32", "float16", "bfloat16"])
     parser.add_argument("--channels", nargs="+", type=int, default=[64], help="of a head")
     parser.add_argument("--alpha", nargs="+", type=float, default=[2.0], help="2 is sparsemax")
+    parser.add_argument(
+        "--measure",
+        action="store_true",
+        help="also find out up to how many keys this device is faster with the kernels of short sequences",
+    )
     given = parser.parse_args(command)
     if rows._INTERPRETED or not rows._load():
         return "Triton is not installed, or TRITON_INTERPRET is set: nothing can be compiled."
@@ -42,6 +78,8 @@ def main(*command: str) -> str | None:
         number = given.arch.removeprefix("sm_")
         if not number.isdecimal() or int(number) < 80:
             return f"--arch {given.arch}: give sm_80 or a newer one, such as sm_90."
+        if given.measure:
+            return f"--measure needs the device itself: leave out --arch {given.arch}."
         rows._ELSEWHERE = divmod(int(number), 10)
         target = lambda: GPUTarget("cuda", int(number), 32)  # noqa: E731
         zero = lambda device=None: 0  # noqa: E731
@@ -62,6 +100,12 @@ def main(*command: str) -> str | None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: launcher.compiled(*one), started))
     print(f"{len(started)} kernels of attention are on disk, {time.monotonic() - begun:.0f} s")
+    if given.measure:
+        from triton.testing import do_bench
+
+        print(
+            f"Up to {measure('cuda', do_bench)} keys, the kernels of short sequences are used on this device from now on"
+        )
     return None
 
 

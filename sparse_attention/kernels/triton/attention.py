@@ -24,6 +24,7 @@ from torch import Tensor
 
 from .. import triton as rows
 from ..native.attention_shape import layout
+from . import decoding, short
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
@@ -54,6 +55,7 @@ class Saved(NamedTuple):
     causal: bool
     block: tuple[int, int]
     sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
+    short: bool = False  # computed by `short`
 
     @property
     def blocks(self) -> tuple[int, int]:
@@ -145,17 +147,24 @@ def forward(
         each = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
         lengths, spans, scales, slopes, sinks = (None if x is None else x.detach().contiguous() for x in each)
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
-        lengths = lengths if mask is None else _ends(mask, lengths, lead, m)
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    most = _DECODED[q.dtype] * groups
-    few = not save and block is None and powers is None and heads * n <= most and 0 < m < rows._LONGEST
+    if block is None and heads and short.takes(q, m, e, bias, powers, scales, slopes, sinks):
+        forms = lengths, spans, None if mask is None else mask.view(torch.uint8), None, None, None, None
+        return short.forward(
+            q, k, v, room, Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e), True), save
+        )
+    lengths = lengths if mask is None else _ends(mask, lengths, lead, m)
+    few = not save and block is None and powers is None and 0 < m < rows._LONGEST
+    few = few and heads * n <= _DECODED[q.dtype] * groups
     if block is None:
         laden = not (powers is scales is slopes is bias is mask is None)
         block = _block(q.shape[-1], e, q.dtype, laden, q.dtype == torch.float32 and rows.newer(q))
     rest = lead, alpha, scale, causal, block, (heads, n, m, e)
     if few:
-        return _decoded(q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)), None
+        return decoding.forward(
+            q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
+        ), None
     if mask is not None:
         bias = mask.view(torch.uint8) if bias is None else torch.where(mask, bias, -torch.inf)
     out = torch.empty_like(q) if e == q.shape[-1] else q.new_empty(*q.shape[:-1], e)
@@ -166,9 +175,8 @@ def forward(
     visible, numbers = _visible(q, saved)
     sizes = n, m, q.shape[-1], e, heads // max(groups, 1), room, *numbers
     (start,) = _starters(q, saved, save, False)
-    if save and q.is_cuda and (id(start), q.device) not in _prepared:
-        _prepared.add((id(start), q.device))
-        _prepare(q, k, v, saved)
+    if save:
+        prepare(start, q, k, v, saved)
     start.go(heads * blocks, q, k, v, *visible, out, state, *sizes)
     return out, saved if save else None
 
@@ -176,8 +184,15 @@ def forward(
 _prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gradients' kernels are compiled
 
 
+def prepare(start: rows.Starter, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
+    """Compile the kernels of `gradients` while ``start``, the forward kernel, is compiled."""
+    if q.is_cuda and (id(start), q.device) not in _prepared:
+        _prepared.add((id(start), q.device))
+        _prepare(q, k, v, saved)
+
+
 def _prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
-    """Compile the kernels of `gradients` while the forward kernel is compiled; without values, on the meta device."""
+    """Without values, on the meta device."""
 
     def meta(x: Any) -> Any:
         return None if x is None else x.detach().to("meta")
@@ -187,57 +202,6 @@ def _prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
     rows.launcher.ahead(q.device, lambda launch: gradients(g, q_, k_, v_, of, launch=launch))
 
 
-def _decoded(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: Saved) -> Tensor:
-    """`forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
-    (heads, n, m, e), d = saved.sizes, q.shape[-1]
-    groups, device = k.shape[:-2].numel(), q.device
-    size, single = heads // groups * n, q.dtype == torch.float32
-    keys = 32 if single else 64
-    blocks = -(-m // keys)
-    x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
-    bits = _bits(saved)
-    scored, weighed = _of_decoding(size, keys, d, e, single, saved.spans is not None, bits)
-    forms = [q if y is None else y for y in (saved.spans, saved.scales, saved.slopes, saved.sinks)]
-    forms.insert(0, _no_lengths(device) if saved.lengths is None else saved.lengths)
-    numbers = n, m, d, heads // groups, room, _sees(saved), _per_head(saved, n), saved.scale
-    programs = groups * -(-x.shape[2] // keys)
-    scored.go(programs, q, k, *forms, x, *numbers)
-    if saved.bias is not None or mask is not None:
-        scores = x.view(*saved.lead, n, -1)[..., :m]
-        if saved.bias is not None:
-            scores += saved.bias
-        if mask is not None:
-            scores.masked_fill_(~mask, -torch.inf)
-    op, params = ("sparsemax", _ONE) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
-    p, _ = rows.OPS[op].forward(x, **params)
-    turns = max(1, groups * blocks // (2 * _FEW))
-    runs = -(-blocks // turns)
-    sizes = x.shape[2], m, e, size, room, turns
-    shape = (*q.shape[:-1], e)
-    wide = runs > 1  # the parts of runs are added up in float32
-    out = torch.empty(
-        (groups, runs, size, e) if wide else shape, dtype=torch.float32 if wide else q.dtype, device=device
-    )
-    weighed.go(groups * runs, p, v, out, *sizes)
-    return out.sum(1).to(q.dtype).view(shape) if wide else out
-
-
-_ONE = {"gamma": 1.0}
-
-
-@functools.lru_cache(1024)
-def _of_decoding(
-    size: int, keys: int, d: int, e: int, single: bool, spans: bool, forms: int
-) -> tuple[rows.Starter, rows.Starter]:
-    """What starts `decode_scores` and `decode_values` for the queries of a group."""
-    kernels = _kernels("decoding_kernels")
-    warps = 8 if single or max(d, e) > 128 else 4
-    both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "num_warps": warps}
-    seen = {"SPANS": spans, "FORMS": forms}
-    scored = rows.starter(kernels.decode_scores, **seen, **_channels("D", d), **both)
-    return scored, rows.starter(kernels.decode_values, **_channels("E", e), **both)
-
-
 def gradients(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, launch: Any = None
 ) -> Gradients:
@@ -245,6 +209,8 @@ def gradients(
 
     ``launch`` replaces that of the rows, see `launcher.ahead`.
     """
+    if saved.short:
+        return Gradients(*short.gradients(grad_out, q, k, v, saved, launch), None, None, None, None, None)
     heads, n, m, e = saved.sizes
     groups, d = k.shape[:-2].numel(), q.shape[-1]
     blocks, key_blocks = saved.blocks
@@ -386,7 +352,7 @@ def _of_kind(
     shared = {**kinds, **sizes, **channels, "num_warps": 8 if wide else 4}
     if backward:
         shared["num_stages"] = 1 if dtype == torch.float32 else 2  # more than that spills registers
-        split = 2 if dtype == torch.float32 and block[0] == 64 else 1  # the same
+        split = 1 + (dtype == torch.float32 and (block[0] == 64 or 16 in (channels["D2"], channels["E2"])))  # the same
         of_keys = rows.starter(kernels.attend_keys_backward, **shared, SPLIT=split)
         return rows.starter(kernels.attend_queries_backward, **shared), of_keys
     first = {"SAVE": save, "LAYERS": 4 if alpha == 1.5 and not powers else 3, "START": 0 if spans and not bias else 1}

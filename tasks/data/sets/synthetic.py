@@ -24,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
-from repro.options import choice, integer, node
+from repro.options import choice, integer
 from tasks.config.files import defaults
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest
 from tasks.data.progress import Progress
@@ -52,7 +52,7 @@ class Options:
     length: int = integer(low=1, help="words per document, unless the setting varies it")
     classes: int = integer(low=2, help="labels")
     features: int = integer(low=1, help="different words")
-    sizes: Sizes = node(Sizes)
+    sizes: Sizes
     seed: int = integer(low=0, help="seed of the documents")
 
     def problems(self) -> list[str]:

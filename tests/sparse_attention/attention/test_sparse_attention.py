@@ -250,6 +250,8 @@ def test_the_plan_says_which_way_and_why():
     assert "mask" not in plan(q, k, v, mask=padding).reason
     with sa.kernels.use("reference"):
         assert plan(q, k).path == plan(q, k, mapping="softmax").path == "composition"
+    with sa.kernels.use("triton"):
+        assert plan(q, k, v, "fusedmax") == ("composition", "fusedmax has a fused kernel only on CPUs")
     assert plan(q[:, :, :0], k, v).reason == plan(q, k, v[..., :0]).reason == "a dimension is empty"
     with torch.autograd.forward_ad.dual_level():
         assert "forward-mode" in plan(q, k, v).reason
@@ -258,7 +260,8 @@ def test_the_plan_says_which_way_and_why():
         assert plan(q, k, v, "fusedmax", gamma=2.0) == ("fused", "fusedmax has a fused kernel, which takes these")
         assert plan(q, k, v, "entmax", alpha=1.5) == ("fused", "entmax 1.5 has a fused kernel, which takes these")
     with FakeTensorMode() as mode:
-        assert "as an operator" in plan(*map(mode.from_tensor, (q, k, v))).reason
+        fake = [mode.from_tensor(x) for x in (q, k, v)]
+        assert "as an operator" in plan(*fake).reason and "outside torch.compile" in plan(*fake, dropout=0.5).reason
 
 
 def test_short_rows_with_gradients_are_one_step():

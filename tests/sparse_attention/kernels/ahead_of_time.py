@@ -3,6 +3,7 @@
 `python tests/sparse_attention/kernels/ahead_of_time.py attention 90` prints what each kernel needs, with the installed Triton.
 """
 
+import itertools
 import re
 import subprocess
 import sys
@@ -109,6 +110,11 @@ def attention_cases(capability: int = 90) -> Iterator[Case]:
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for d in WIDTHS:
             yield from launches(f"{TYPES[dtype]} d={d}", partial(attend, d, dtype, causal=True))
+    for dtype, d, n in itertools.product((torch.bfloat16, torch.float32), (32, 64, 80, 128), (32, 64, 128)):
+        yield from launches(f"{TYPES[dtype]} d={d} n={n}", partial(attend, d, dtype, n=n, causal=True))
+    for alpha, n in itertools.product((1.5, 1.3), (64, 128)):
+        mask = torch.ones(n, n, dtype=torch.bool)
+        yield from launches(f"bf16 d=64 n={n} {alpha}", partial(attend, 64, torch.bfloat16, alpha, n, mask=mask))
     spans, lengths = torch.zeros(1, 256, 2, dtype=torch.int64), torch.zeros(2, dtype=torch.int64)
     learned = {"scales": torch.empty(2, 256), "slopes": torch.empty(2), "sinks": torch.empty(2)}
     for dtype, d in ((torch.bfloat16, 64), (torch.bfloat16, 128), (torch.float32, 128)):

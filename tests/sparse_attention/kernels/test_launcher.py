@@ -19,7 +19,7 @@ import sparse_attention as sa
 from benchmarks import host
 from sparse_attention.attention import direct
 from sparse_attention.kernels import triton
-from sparse_attention.kernels.triton import attention, launcher
+from sparse_attention.kernels.triton import attention, decoding, launcher, short
 
 compiles = pytest.mark.skipif(triton._INTERPRETED, reason="interpreted kernels cannot be compiled")
 
@@ -33,7 +33,7 @@ def driver(monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(triton, "given_up", {})
     monkeypatch.setattr(launcher, "_starters", {})
-    for kept in (triton._plan, triton._made, attention._of_kind, attention._of_decoding):
+    for kept in (triton._plan, triton._made, attention._of_kind, decoding._of, short._of):
         kept.cache_clear()
     monkeypatch.setattr(host.Launcher, "started", [])
     with sa.kernels.use("triton"):
@@ -434,7 +434,7 @@ def test_a_call_of_attention_only_allocates_and_launches(recorded) -> None:
     with sa.kernels.use("triton"), profile(activities=[ProfilerActivity.CPU]) as seen:
         out = sa.sparse_attention(q, k, v, causal=True, scale=0.5)
     names = [e.name.removeprefix("aten::") for e in seen.events()]
-    assert recorded == ["attend_forward"] and {*names} <= {*FREE, "new_empty"} and out.grad_fn is None
+    assert recorded == ["short_forward"] and {*names} <= {*FREE, "new_empty"} and out.grad_fn is None
 
 
 @compiles
@@ -494,7 +494,8 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
     tensors = [x.requires_grad_() for x in sides()[0]]
     with sa.kernels.use("triton"):
         torch.autograd.grad(sa.sparse_attention(*tensors, **given).sum(), tensors)
-    assert [name for name, *_ in started] == ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
+    long = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
+    assert [name for name, *_ in started] == (long if given else ["short_forward", "short_backward"])
     assert prepared == started[1:]
 
 
@@ -506,11 +507,34 @@ def test_kernels_are_compiled_before_their_first_use(driver, monkeypatch, capsys
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert "for example --arch sm_90" in str(command.main()) and "give sm_80" in str(command.main("--arch", "sm_75"))
+    assert "leave out --arch sm_90" in str(command.main("--arch", "sm_90", "--measure"))
     names: list[str] = []
     monkeypatch.setattr(launcher, "compiled", lambda kernel, *_: names.append(kernel.fn.__name__))
     assert command.main("--arch", "sm_90", "--dtype", "float16") is None
-    assert Counter(names) == {"attend_forward": 4, "attend_queries_backward": 2, "attend_keys_backward": 2}
-    assert "8 kernels of attention are on disk" in capsys.readouterr().out and launcher.instead is None
+    long = {"attend_forward": 4, "attend_queries_backward": 2, "attend_keys_backward": 2}
+    assert Counter(names) == {**long, "short_forward": 6, "short_backward": 6}
+    assert "20 kernels of attention are on disk" in capsys.readouterr().out and launcher.instead is None
+
+
+def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, monkeypatch, tmp_path) -> None:
+    from triton import knobs
+
+    from sparse_attention.kernels.triton import __main__ as command
+
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "new"))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "H200")
+    short.measured.cache_clear()
+    assert short.measured(0) == short.MOST == 128  # not measured yet
+
+    def seconds(call: Any) -> float:
+        recorded.clear()
+        call()
+        return {"short_forward": 1.0 if len(made) < 4 else 9.0, "attend_forward": 2.0}[made.append(0) or recorded[0]]
+
+    made: list[int] = []
+    assert command.measure("cpu", seconds) == 64
+    assert short.measured(0) == 64 and short.MOST == 128 and len(made) == 6
+    short.measured.cache_clear()
 
 
 def test_causal_attention_and_padding_share_a_kernel(recorded, monkeypatch) -> None:

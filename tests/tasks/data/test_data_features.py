@@ -7,7 +7,7 @@ import pytest
 import torch
 from refusals import refused
 
-from tasks.commands.data import extract
+from tasks.commands.data import features as command
 from tasks.data import DataError, DataUnavailable, NullProgress, features
 from tasks.data.images import Files, ImageInput, Stored, coco_key, decode, open_images
 from tasks.data.images import features as opened
@@ -22,19 +22,18 @@ def made(vqa2_folder, tmp_path) -> Stored:
     )
 
 
-def test_damage_is_found(made, tmp_path, monkeypatch):
+def test_damage_is_found(made, tmp_path, capsys):
     """Of the form by preparing a cell and by training, of the content by --check."""
     folder = tmp_path / "set" / "features"
     path, raw = folder / "features.npy", (folder / "features.npy").read_bytes()
-    assert opened(folder).sha256 == made.sha256 and "4 images, 2 images without" in extract(
-        folder.parent, "", None, 0, True
-    )
+    command(path=folder.parent, check=True)
+    assert opened(folder).sha256 == made.sha256 and "4 images, 2 images without" in capsys.readouterr().out
     with refused(DataError, says="delete it"):  # nothing is written over
         features.extract(Files([folder.parent], str), ["0"], features.backbone("tiny"), folder, NullProgress())
     path.write_bytes(raw[:-1] + b"?")
     opened(folder)
     with refused(DataError, where="its checksums"):
-        extract(folder.parent, "", None, 0, True)
+        command(path=folder.parent, check=True)
     for wrong in (raw[:-8], b"\x93NUMPX" + raw[6:]):
         path.write_bytes(wrong)
         for read in (

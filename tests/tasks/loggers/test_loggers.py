@@ -363,7 +363,7 @@ def test_dashboard_has_the_rows_columns_and_metrics_of_the_experiment(online, se
 REFUSED = """
 upload maping=sparsemax | 'mapping'?; upload logger.wandb.projct=x | 'project'?; upload mapping=sparsmax | sparsmax
 upload logger.wandb.timeout=0 | above 0; dashboard laha2018_tabel2 | laha2018_table2
-dashboard demo profil=cpu | 'profile='; dashboard demo profile=cpux | cpux; dashboard | required: EXPERIMENT
+dashboard demo profil=cpu | '--profile'; dashboard demo profile=cpux | cpux; dashboard | required: EXPERIMENT
 """
 
 

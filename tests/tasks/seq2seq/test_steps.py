@@ -8,6 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.layers import lstm as lstm_module
 from tasks.layers import steps
+from tasks.layers.attention import MultiheadAttention
 from tasks.seq2seq.models import lstm, lstm_continuous, lstm_fertility
 
 MODELS = [
@@ -15,7 +16,7 @@ MODELS = [
     for kind, both in (("general", False), ("dot", True), ("additive", False))
 ]
 MODELS += [
-    ("entmax", {"alpha": "learned"}, {"score_scale": 0.5}),
+    ("entmax", {"alpha": "learned"}, {"score_scale": 0.5, "layers": 3}),
     ("fertility_sparsemax", {}, {"of": lstm_fertility, "input_feeding": True}),
     ("softmax", {}, {"of": lstm_fertility, "input_feeding": True, "coverage": True, "sink": False}),
     ("softmax", {}, {"layers": 1, "input_feeding": True}),
@@ -128,3 +129,10 @@ def test_a_step_starts_23_operations(build, monkeypatch):
         counts.append(counted.names)
     each = counts[1] - counts[0]
     assert each.total() == 10 * 23 and not each["addmm"] + each["baddbmm"], each
+
+
+def test_self_attention_takes_no_slice_of_its_weights():
+    attend = MultiheadAttention(8, 2)
+    with Count() as counted:
+        sum(part.square().sum() for part in attend.project(torch.randn(2, 3, 8))).backward()
+    assert not counted.names["slice_backward"] + counted.names["clone"]
