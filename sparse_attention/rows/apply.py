@@ -345,6 +345,7 @@ class _Fused(Function):
         return dx, None
 
 
-# Without the steps that torch takes for functions with other needs, which are a tenth of the host's time for a row
-_differentiable = super(Function, _Fused).apply
-_Fused._backward_cls.apply = _Fused.backward
+# Without the steps that torch takes for other kinds of functions: .7 of the 9.4 us that an empty function takes, forward and backward
+_class: Any = _Fused
+_differentiable = super(Function, _class).apply
+_class._backward_cls.apply = _Fused.backward
