@@ -32,17 +32,17 @@ def calls(given: argparse.Namespace) -> None:
 
 def measure(device: str, seconds_of: Callable[[Callable[[], Any]], float]) -> int:
     """The most keys for which the kernels of `short` are faster than those of blocks, forward and backward; kept in `short.record`."""
-    from sparse_attention import sparse_attention
-
     path, kept, found = short.record(), short.MOST, 0
     known = json.loads(path.read_text()) if path.exists() else {}
     path.unlink(missing_ok=True)
     short.measured.cache_clear()
     for keys in short._KEYS:
-        q = torch.randn(64, 8, keys, 64, dtype=torch.bfloat16, device=device, requires_grad=True)
+        q = torch.randn(64, 8, keys, 64, dtype=torch.bfloat16, device=device)
 
         def call(q: torch.Tensor = q) -> None:
-            torch.autograd.grad(sparse_attention(q, q, q, "sparsemax").sum(), q)
+            out, saved = attention.forward(q, q, q, alpha=2.0, scale=0.125, lead=(64, 8))
+            assert saved is not None
+            attention.gradients(out, q, q, q, saved)
 
         seconds = {}
         for most in (kept, 0):
@@ -78,6 +78,8 @@ def main(*command: str) -> str | None:
         number = given.arch.removeprefix("sm_")
         if not number.isdecimal() or int(number) < 80:
             return f"--arch {given.arch}: give sm_80 or a newer one, such as sm_90."
+        if given.measure:
+            return f"--measure needs the device itself: leave out --arch {given.arch}."
         rows._ELSEWHERE = divmod(int(number), 10)
         target = lambda: GPUTarget("cuda", int(number), 32)  # noqa: E731
         zero = lambda device=None: 0  # noqa: E731
@@ -98,7 +100,7 @@ def main(*command: str) -> str | None:
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda one: launcher.compiled(*one), started))
     print(f"{len(started)} kernels of attention are on disk, {time.monotonic() - begun:.0f} s")
-    if given.measure and not given.arch:
+    if given.measure:
         from triton.testing import do_bench
 
         print(

@@ -197,3 +197,9 @@ def test_a_cache_filled_in_inference_mode_goes_on_outside(prompt, reordered):
     torch.testing.assert_close(out, sa.sparse_attention(q[:, :, t : t + 1], k[:, :, :45], v[:, :, :45]))
     w = q.clone().requires_grad_()
     sa.sparse_attention(w[:, :, :45], cache.keys, cache.values).sum().backward()  # its keys can be trained with
+
+
+def test_values_without_channels_are_no_case_for_the_kernel():
+    k = torch.randn(1, 2, 20, 8)
+    cache, q = sa.KeyCache("sparsemax").append(k, k[..., :0]), torch.randn(1, 2, 1, 8)
+    assert cache.plan(q).path == "composition" and cache.attend(q).shape == (1, 2, 1, 0)

@@ -216,15 +216,16 @@ def test_the_authors_tagger_has_no_fertility_0_and_halves_the_loss_of_1_in_train
 def test_the_coverage_loss_by_hand(fertile, sentences):
     """The sum over steps and words of min(attention, attention received before), in training only."""
     inputs, target = sentences[0], sentences[0]["prev_output_tokens"]
+    sample = {"net_input": inputs, "target": target, "ntokens": target.numel()}
     made = [fertile("softmax", sink=False, coverage=True, coverage_loss=weight) for weight in (0.0, 0.7)]
     criterion, found = Tokens(SimpleNamespace(sentence_avg=False, smoothing=0.0), None), []
     for net in made:
         wrapped = type(
             "M", (), {"net": net, "training": True, "__call__": lambda self, net=net, **x: _with_attention(net, x)}
         )()
-        found.append(criterion.summed(wrapped, {"net_input": inputs, "target": target})[0].item())
+        found.append(criterion.summed(wrapped, sample)[0].item())
         wrapped.training = False
-        found.append(criterion.summed(wrapped, {"net_input": inputs, "target": target})[0].item())
+        found.append(criterion.summed(wrapped, sample)[0].item())
     p, expected = made[0](**inputs)[1], 0.0
     for b, t, s in np.ndindex(*p.shape):
         if target[b, t] != PAD:
