@@ -127,8 +127,8 @@ def test_a_gpu_or_an_experiment_that_is_not_there_is_refused_and_auto_takes_what
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     assert composed(["task=toy", "runtime.device=auto"])["runtime"]["device"] == "cuda"
     table = "niculae2017_table2"
-    for name, profile, near in (("niculae_table2", "demo", table), (table, "demmo", "demo")):
-        with refused(compose.ConfigError, f"did you mean '{near}'"):
+    for name, profile, meant in (("niculae_table2", "demo", table), (table, "demmo", "demo")):
+        with refused(compose.ConfigError, f"did you mean '{meant}'"):
             compose.experiment(name, profile)
 
 
