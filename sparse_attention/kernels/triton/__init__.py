@@ -242,12 +242,8 @@ def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
     return backward
 
 
-def _exponential(n: int, masked: bool, *, gamma: float) -> Plan:
-    return _project(n, masked, "SOFTMAX", 1 / gamma), _weighted(n, "weighted_backward", 1 / gamma, 1.0)
-
-
-def _sparse(n: int, masked: bool, *, gamma: float) -> Plan:
-    return _project(n, masked, "SPARSEMAX", 1 / gamma), _weighted(n, "weighted_backward", 1 / gamma, 0.0)
+def _simplex(rule: str, exponent: float, n: int, masked: bool, *, gamma: float) -> Plan:
+    return _project(n, masked, rule, 1 / gamma), _weighted(n, "weighted_backward", 1 / gamma, exponent)
 
 
 def _entmax(n: int, masked: bool, *, alpha: float) -> Plan:
@@ -260,7 +256,7 @@ def _entmax(n: int, masked: bool, *, alpha: float) -> Plan:
 
 def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Plan:
     if p == 2:
-        return _sparse(n, masked, gamma=gamma)
+        return _simplex("SPARSEMAX", 0.0, n, masked, gamma=gamma)
     if not exact({"p": p}):
         return _reference("pnormmax", p=p, gamma=gamma)
     return _project(n, masked, "PNORMMAX", 1 / gamma, p / (p - 1)), _weighted(n, "pnormmax_backward", p, gamma)
@@ -309,8 +305,8 @@ def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: 
 
 
 _MAKE: dict[str, Callable[..., Plan]] = {
-    "softmax": _exponential,
-    "sparsemax": _sparse,
+    "softmax": functools.partial(_simplex, "SOFTMAX", 1.0),
+    "sparsemax": functools.partial(_simplex, "SPARSEMAX", 0.0),
     "entmax": _entmax,
     "pnormmax": _pnormmax,
     "sparsecone": functools.partial(_cone, "CONE"),

@@ -6,7 +6,6 @@ They take up to `MOST` keys, or fewer where ``python -m sparse_attention.kernels
 from __future__ import annotations
 
 import functools
-import json
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,18 +27,18 @@ def takes(q: Tensor, m: int, e: int, *learned: Tensor | None) -> bool:
     return 0 < m <= most and 0 < n <= most and max(d, e) <= _WIDEST and all(x is None for x in learned)
 
 
-def record() -> Path:
-    """Where the numbers of keys are kept, by the name of the device: in Triton's cache."""
+def record(device: int | None = None) -> Path:
+    """Where the number of `measured` is kept: in Triton's cache."""
     from triton import knobs
 
-    return Path(knobs.cache.dir) / "sparse_attention_short.json"
+    return Path(knobs.cache.dir) / f"sparse_attention_short_{torch.cuda.get_device_name(device)}"
 
 
 @functools.cache
 def measured(device: int) -> int:
     """The number of keys up to which the kernels were the faster ones on a device; `MOST` if that was not measured."""
     with suppress(ImportError, AttributeError, OSError, ValueError):
-        return int(json.loads(record().read_text()).get(torch.cuda.get_device_name(device), MOST))
+        return int(record(device).read_text())
     return MOST
 
 
