@@ -1,8 +1,8 @@
-"""Decide whether the training of a cell had converged, based on the dev score that selects the best epoch.
+"""Decide whether training had converged, based on the dev score that selects the best epoch.
 
-Training had converged if the best epoch was not the last one, or if the last epoch improved the best score by less than
-the score's noise. With fewer than `FEWEST` epochs, or for a model at chance, it is
-unknown. A training whose attention collapsed, or whose loss rose again, has not converged (`collapsed`, `diverged`),
+A row of a table with three cells or more was still learning if the mean of their curves is shown to rise (`of_row`).
+A cell alone had converged if the best epoch was not the last one, or if the last epoch improved the best score by less
+than the score's noise. With fewer than `FEWEST` epochs, or for a model at chance, it is unknown. A training whose attention collapsed, or whose loss rose again, has not converged (`collapsed`, `diverged`),
 whatever its best epoch. The noise is the scatter of the last `WINDOW` dev scores around a smooth curve. It is computed from
 third differences, which remove any parabola and have variance 20 s^2 if the scatter is s. (Fitting a straight line
 would count the bend of a learning curve as noise. The sampling of dev examples adds no noise, because every epoch is
@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from repro.protocol import Metric
+from repro.statistics import FEWEST as RUNS
+from repro.statistics import interval, mean_of
 
 FEWEST = 3  # with fewer epochs, an early best epoch proves nothing
 CONSTANT = ("constant", "majority", "most frequent answer")  # baselines that always give the same answer: chance
@@ -212,6 +214,25 @@ def together(cells: Sequence[Convergence]) -> Convergence:
         if told := list(dict.fromkeys(c.why for c in cells if c.state == state)):
             return Convergence(state, _merged(told), next((c.advice for c in cells if c.state == state), ""))
     return Convergence(UNKNOWN, "no finished cell")
+
+
+def of_row(cells: Sequence[Any]) -> Convergence:
+    """The convergence of a row, from its cells' results (`repro.identity.Results`); claims and tables share this rule.
+
+    Each curve has a least-squares slope over its last `FEWEST` epochs; the mean slope is tested against zero, one-sided
+    at 2.5 %. So one more epoch of one cell proves nothing, and more cells make smaller slopes detectable. A row with
+    fewer than three cells, or without curves, has the worst state of its cells.
+    """
+    whole, curves = together([cell.converged for cell in cells]), [cell.scores_by_epoch for cell in cells]
+    known = all(len(curve) >= FEWEST and all(map(math.isfinite, curve)) for curve in curves)
+    if len(curves) < RUNS or not known or whole.state not in (LEARNING, CONVERGED):
+        return whole
+    metric: Metric | None = cells[0].family.METRICS.get(cells[0].best_metric)
+    sign, decimals = ((metric.better or 1), metric.decimals + 1) if metric else (1, 3)
+    slope = mean_of([(curve[-1] - curve[-FEWEST]) / (FEWEST - 1) for curve in curves])
+    low, _ = sorted(sign * end for end in slope.interval())
+    told = f"{slope.mean:+.{decimals}f}{interval(slope.interval(), slope.n, decimals)} an epoch at the end"
+    return Convergence(LEARNING if low > 0 else CONVERGED, told)
 
 
 def _merged(reasons: Sequence[str]) -> str:

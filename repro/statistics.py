@@ -1,8 +1,11 @@
 """Spread over seeds, intervals and significance.
 
-Two sources of chance are treated separately. Permutation tests on paired outputs cover the sampling of test examples.
-Student's t covers the sampling of seeds. Neither says anything about the other. With fewer than `FEWEST` seeds the printed
-interval covers the sampling of test examples alone, and says so.
+Permutation tests on paired outputs cover the sampling of test examples. Student's t covers the sampling of seeds; the
+variance that all runs of a row have in common over examples is added to it (`Noise`). With fewer than `FEWEST` seeds the
+printed interval covers the sampling of test examples alone, and says so.
+
+Two rows are compared seed by seed where runs with the same seed are alike (`alike`), and otherwise by their means. A
+table tests this once for each score, on all its rows, so that no comparison chooses its own test.
 
 Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not
 have, and the bootstrap and randomization test of BLEU, because sacrebleu's need the texts and the records keep only
@@ -13,7 +16,7 @@ sacrebleu's corpus BLEU.
 import itertools
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -24,6 +27,7 @@ EQUIVALENCE = 0.90  # confidence level of the interval that is equivalent to two
 # Minimum number of seeds for a printed interval over seeds and a ranking of rows; with two seeds, t is 12.7.
 FEWEST = 3
 OVER = " over test examples"
+ALIKE = 0.05  # level of the test of whether runs with the same seed are alike
 Bounds = tuple[float, float]
 ANY: Bounds = (-math.inf, math.inf)
 
@@ -47,7 +51,7 @@ class Mean:
         error: the standard error for other seeds and other test examples.
         df: degrees of freedom of the error.
         values: the averaged values, one per seed.
-        example_error: the part of `error` that is due to the test examples.
+        example_error: the standard error of these runs if only the test examples are drawn again.
         std: sample standard deviation of the values; None for one seed, because one run has no spread.
     """
 
@@ -105,48 +109,101 @@ class Mean:
         return f"{self.mean:.{decimals}f}{spread}"
 
 
-def mean_of(values: Sequence[float], example_error: float = 0.0) -> Mean:
+@dataclass(frozen=True)
+class Noise:
+    """Standard errors over test examples of a mean over runs, or of a difference of two.
+
+    Attributes:
+        whole: that of these runs; it is the whole error if there is one run.
+        common: the part that further runs would share. The rest differs from run to run, so the spread over runs has it.
+    """
+
+    whole: float = 0.0
+    common: float = 0.0
+
+
+SILENT = Noise()
+
+
+def mean_of(values: Sequence[float], noise: Noise = SILENT) -> Mean:
     """The mean of values, one per seed, with its error for other seeds and other test examples.
 
     Args:
         values: at least one; with a single value, the spread over seeds is unknown and counts as zero.
-        example_error: standard error of the mean if only the test examples are drawn again.
 
-    The two variances are added. The degrees of freedom are those of Satterthwaite 1946: only the variance over seeds is
-    uncertain, because there are hundreds of examples. Raises ValueError without values.
+    The variance over seeds and the common one over examples are added. The degrees of freedom are those of Satterthwaite
+    1946: only the variance over seeds is uncertain, because there are hundreds of examples. Raises ValueError without values.
     """
     n, finite = len(values), all(map(math.isfinite, values))
     mean = statistics.fmean(values) if finite else math.nan
     std = None if n == 1 else statistics.stdev(values) if finite else math.nan
     over_seeds = (std or 0.0) ** 2 / n
-    total = over_seeds + example_error**2
+    total = over_seeds + (noise.common if n > 1 else noise.whole) ** 2
     df = (n - 1) * (total / over_seeds) ** 2 if over_seeds else math.inf
-    return Mean(mean, math.sqrt(total), min(df, 1e6), tuple(values), example_error, std)
+    return Mean(mean, math.sqrt(total), min(df, 1e6), tuple(values), noise.whole, std)
 
 
-def difference_of(a: Sequence[float], b: Sequence[float], example_error: float = 0.0) -> Mean:
-    """The mean of `a` minus that of `b`, from separate runs, with its error for other runs and other test examples.
+Runs = Mapping[int, float]  # seed -> score
+
+
+def difference_of(a: Runs, b: Runs, paired: bool, noise: Noise = SILENT) -> Mean:
+    """The mean of `a` minus that of `b`, with its error for other runs and other test examples.
 
     Args:
-        a, b: at least two values each, in any order: a run of one has nothing in common with a run of the other.
-        example_error: standard error of the difference if only the test examples are drawn again.
+        a, b: runs as from `compared`; if not paired, at least two each.
 
-    The `values` of the result are differences from the mean of the larger sample. Source: Welch 1947.
+    If paired, the `values` of the result are the differences seed by seed; otherwise, differences from the mean of the
+    larger sample. Source: Welch 1947.
     """
-    mine, theirs = mean_of(a), mean_of(b)
+    if paired:
+        return mean_of([a[s] - b[s] for s in a], noise)
+    mine, theirs = mean_of([*a.values()]), mean_of([*b.values()])
     parts = [mean.error**2 for mean in (mine, theirs)]
-    total = sum(parts) + example_error**2
+    total = sum(parts) + noise.common**2
     spread = sum(v * v / (mean.n - 1) for v, mean in zip(parts, (mine, theirs)))
-    values = [x - theirs.mean for x in a] if mine.n <= theirs.n else [mine.mean - x for x in b]
+    values = [x - theirs.mean for x in a.values()] if mine.n <= theirs.n else [mine.mean - x for x in b.values()]
     df = min(total**2 / spread, 1e6) if spread else 1e6
-    return Mean(mine.mean - theirs.mean, math.sqrt(total), df, tuple(values), example_error)
+    return Mean(mine.mean - theirs.mean, math.sqrt(total), df, tuple(values), noise.whole)
+
+
+def compared(a: Runs, b: Runs, same: bool) -> tuple[Runs, Runs, bool]:
+    """The runs of two rows that are compared, and whether seed by seed: if the same seeds are alike, or a row has one run."""
+    if same or min(len(a), len(b)) < 2:
+        common = sorted(a.keys() & b.keys())
+        return {s: a[s] for s in common}, {s: b[s] for s in common}, True
+    return {s: a[s] for s in sorted(a)}, {s: b[s] for s in sorted(b)}, False
+
+
+def alike(rows: Collection[Runs]) -> bool:
+    """Whether runs with the same seed are alike: an F test at `ALIKE` of seeds beside rows, without interaction.
+
+    Args:
+        rows: those of a table in one score. Seeds may be missing in some.
+    """
+    cells = [(r, s, y) for r, runs in enumerate(rows) for s, y in runs.items() if math.isfinite(y)]
+    if len(cells) < 4:
+        return False
+    of_rows, of_seeds, y = (np.array(of) for of in zip(*cells))
+    dummies = [(of[:, None] == np.unique(of)).astype(float) for of in (of_rows, of_seeds)]
+
+    def left(columns: np.ndarray) -> tuple[float, int]:
+        fit, _, rank, _ = np.linalg.lstsq(columns, y, rcond=None)
+        return float(np.square(y - columns @ fit).sum()), int(rank)
+
+    (alone, fewer), (both, more) = left(dummies[0]), left(np.hstack(dummies))
+    if more == fewer or more == len(y) or alone <= 1e-18 * float(np.square(y).sum()):
+        return False
+    from scipy.special import fdtrc
+
+    ratio = (alone - both) / (more - fewer) / max(both / (len(y) - more), 1e-300)
+    return bool(fdtrc(more - fewer, len(y) - more, ratio) < ALIKE)
 
 
 def over_examples(mean: float, error: float, within: Bounds = ANY) -> Bounds | None:
     """The 95 % interval of a mean if only the test examples are drawn again, cut at `within`; None for an error of 0.
 
     Args:
-        error: standard error over test examples (`example_error`).
+        error: standard error over test examples (`Noise.whole`).
     """
     return Mean(mean, error, 1e6).interval(within=within) if error else None
 
@@ -211,20 +268,30 @@ def paired_corpus_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000
     return _p_value(np.abs((corpus_score(swapped) - corpus_score(both - swapped)).mean(0)), abs(observed))
 
 
-def example_error(a: np.ndarray, b: np.ndarray | None = None, draws: int = 1000) -> float:
-    """Standard error of a row's mean over seeds, or of its difference from another row's, if the test examples are drawn again.
+def noise_of(a: np.ndarray, b: np.ndarray | None = None, paired: bool = False, draws: int = 1000) -> Noise:
+    """The errors over test examples of a row's mean over seeds, or of its difference from another row's.
 
     Args:
         a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for `corpus_bleu`. The
-            examples are the same. Without `b`, the error is that of `a` itself.
+            examples are the same. Without `b`, the errors are those of `a` itself.
+        paired: `a` and `b` have the same seeds, in order, and are compared seed by seed.
         draws: number of bootstrap samples, for BLEU. Source: Koehn 2004.
     """
+    runs = [x for x in (a, b) if x is not None]
     if a.ndim == 2:
-        each = a.mean(0) if b is None else a.mean(0) - b.mean(0)
-        return float(each.std(ddof=1) / math.sqrt(a.shape[1]))
-    counts = _counts(draws, a.shape[1])
-    drawn = [corpus_score(counts @ x).mean(0) for x in (a, b) if x is not None]  # [seeds, draws, 10] -> [draws]
-    return float((drawn[0] - drawn[1] if len(drawn) > 1 else drawn[0]).std(ddof=1))
+        scale = 1.0 / a.shape[1]
+    else:  # the same draws for all runs: [seeds, examples, 10] -> [seeds, draws]
+        scale, runs = 1.0, [corpus_score(_counts(draws, a.shape[1]) @ x) for x in runs]
+    if paired:
+        runs = [runs[0] - runs[1]]
+    covariance = np.atleast_2d(np.cov(np.concatenate(runs))) * scale  # of single runs, [runs, runs]
+    edges = np.cumsum([0, *map(len, runs)])
+    blocks = [[covariance[i:j, k:m] for k, m in itertools.pairwise(edges)] for i, j in itertools.pairwise(edges)]
+    own = [blocks[i][i] for i in range(len(runs))]
+    across = 2 * blocks[0][1].mean() if len(runs) > 1 else 0.0
+    whole = sum(c.mean() for c in own) - across
+    shared = sum((c.sum() - c.trace()) / (len(c) * (len(c) - 1)) if len(c) > 1 else c.mean() for c in own) - across
+    return Noise(math.sqrt(max(whole, 0.0)), math.sqrt(max(shared, 0.0)))
 
 
 def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:

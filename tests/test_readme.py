@@ -57,7 +57,7 @@ def _claim(number: int) -> str:
     return re.split(r"\n##+ ", CLAIMS.partition(f"\n### Claim {number}\n")[2])[0]
 
 
-@pytest.mark.parametrize("task, mapping, number", [("translation", "sparsemax", 21), ("entailment", "sparsemax", 35), ("headlines", "sparsemax", 27), ("several labels", "sparsemax+huber, scene", 12), ("long film", "continuous sparsemax, N = 64", 16)])  # fmt: skip
+@pytest.mark.parametrize("task, mapping, number", [("translation", "sparsemax", 21), ("entailment", "sparsemax", 35), ("headlines", "sparsemax", 27), ("several labels", "sparsemax+huber, scene_long", 12), ("long film", "continuous sparsemax, N = 64", 16)])  # fmt: skip
 def test_effects_are_those_of_the_mapping_that_is_named(task, mapping, number):
     (named, told, runs, answer) = re.search(rf"^\| {task}[^|]*\| ([^|]*) \| ([^|]*) \| (\d+) \| ([^|]*) \|", README, re.M).groups()  # fmt: skip
     effect, n = re.search(rf"^\| {re.escape(mapping)} \| ([^|]*) \| (\d+)", _claim(number), re.M).groups()
@@ -80,8 +80,8 @@ def test_counts_and_all_other_numbers():
     prose = re.sub(r"(?ms)```.*?```|\]\([^)]*\)|^\|[^\n]*|`[^`]*`", "", README)
     numbers = r"(?<!\w)\d[\d.,]*\d|(?<!\w)\d"
     left = {*re.findall(numbers, prose)} - {*re.findall(numbers, counts[0])}
-    # sparsemax beside softmax (tested above), versions of Python, disk (GB), dates, the weight of 0, the interval of 95 %
-    assert left <= {"0.8", "1.5", "3.10", "3.11", "3.14", "10", "2017", "2018", "2020", "2026", "28", "0", "95"}
+    # sparsemax beside softmax (tested above), versions of Python, minutes, disk (GB), dates, the weight of 0, the interval of 95 %
+    assert left <= {"0.8", "1.5", "3.10", "3.11", "3.14", "10", "15", "2017", "2018", "2020", "2026", "28", "0", "95"}
 
 
 def test_the_numbers_of_the_choice_are_those_of_the_claims():
@@ -90,4 +90,4 @@ def test_the_numbers_of_the_choice_are_those_of_the_claims():
     assert len(told) >= 8
     for effect, interval, number in told:
         assert effect + (f" [{interval}]" if interval else "") in _claim(int(number)), (effect, number)
-    assert "+0.50 [-0.06, +1.07]" in (ROOT / "docs/results/evidence_translation_cpu.md").read_text(encoding="utf-8")
+    assert "+0.50 [+0.09, +0.91]" in (ROOT / "docs/results/evidence_translation_cpu.md").read_text(encoding="utf-8")

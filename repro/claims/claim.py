@@ -16,15 +16,13 @@
         experiment: niculae2017_nmt     the experiment whose cells test the claim
         profile: cpu                    its profile
         columns: [fren, "en*"]          columns of the experiment, as patterns; the default is all columns
-        pooled: false                   if true, the mean over the columns is tested, for each seed; of a trend, all
-                                        columns and seeds are blocks of one test
+        pooled: false                   if true, the mean over the columns is tested, for each seed
         than: ["mean[89]"]              the effect in `columns` minus that in these columns is tested
-        rows: [sparsemax]               each row is compared with each of `against`; a trend takes all rows in order
-        grid: lam                       for a trend: over the values of this key in the grid of the only row
-        against: [softmax]              or, for a number instead of rows, `value: 25`
-        pairs: false                    if true, the first row is compared only with the first of `against`, and so on
+        rows: [sparsemax]               each row is compared with each of `against`
+        grid: lam                       for a trend: over the values of this key in the grid of the only row; the seeds of
+                                        each column are the blocks of the test
+        against: [softmax]
         metrics: [test/bleu]            each is tested
-        paired: false                   true for times, and where the data differ by seed: differences seed by seed
         ratio: false                    if true, 100 times the logarithms are compared, so differences are about percentages
         test: equivalence               or noninferiority, superiority, trend, or most: better in most columns
         margin: 1.0                     in the metric's unit: the largest difference that still counts as equal; for
@@ -40,6 +38,7 @@
         note: ""                        what a reader should know, such as when the margin was set
         history:                        the earlier versions of the claim's test, oldest first
           - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
+                                        `why: rules` if only the general rules changed (`RULES`)
 
 Margins are committed before the runs, unless the note or the history says otherwise. Published numbers enter only as
 `printed`. A test that was changed after its records were seen is marked: the outcome counts only if it is the same as
@@ -57,6 +56,7 @@ from repro.errors import ConfigError, near
 from repro.options import choice
 
 TESTS = ("equivalence", "noninferiority", "superiority", "trend", "most")
+RULES = "rules"  # why a test changed: the general rules of 29 November 2026 (pairing, noise, convergence, margins)
 UNIFORM = "uniform attention"  # label of the row that gives every position the same weight
 
 
@@ -86,15 +86,12 @@ class Claim:
     columns: tuple[str, ...] = ("*",)
     than: tuple[str, ...] = ()
     pooled: bool = False
-    paired: bool = False
-    pairs: bool = False
     grid: str = ""
     profile: str = "cpu"
     worth: float = 0.0
     worth_metric: str = ""
     convergence: bool = True
     ratio: bool = False
-    value: float | None = None
     printed: float | None = None
     id: int = 0
     here: str = ""
@@ -119,14 +116,11 @@ class Claim:
         problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(self, key)]
         if not self.margin > 0 and self.test not in ("trend", "most"):
             problems.append(f"margin={self.margin:g} must be above 0")
-        if self.test != "trend" and bool(self.against) == (self.value is not None):
-            problems.append(f"test={self.test} needs either the rows it is `against` or a `value`")
-        if self.pairs and len(self.rows) != len(self.against):
-            problems.append(
-                f"pairs=true needs as many rows as `against` has, {len(self.against)}; there are {len(self.rows)}"
-            )
-        if self.grid and (self.test != "trend" or len(self.rows) != 1):
-            problems.append(f"grid={self.grid!r} needs test=trend and one row")
+        if self.test != "trend" and not self.against:
+            problems.append(f"test={self.test} needs the rows that it is `against`")
+        if bool(self.grid) != (self.test == "trend") or (self.grid and len(self.rows) != 1):
+            told = f"grid={self.grid!r} and test={self.test}"
+            problems.append(f"{told}: a trend, and no other test, needs a grid and one row")
         return problems
 
     @property
@@ -140,20 +134,24 @@ class Claim:
 
     @property
     def smallest(self) -> float:
-        """The smallest gain that counts: the margin, or half the effect that the paper prints if that is less."""
+        """The smallest gain that counts: half the effect that the paper prints, between half the margin and all of it."""
         gain = self.sign * (self.printed or 0.0)
-        return min(self.margin, gain / 2) if self.test == "superiority" and gain > 0 else self.margin
+        return min(self.margin, max(gain, self.margin) / 2) if self.test == "superiority" and gain > 0 else self.margin
+
+    @property
+    def truth(self) -> float:
+        """The difference, in the direction of the claim, for which a power is given: for superiority, the paper's or the margin."""
+        return max(abs(self.printed or self.margin), self.smallest) if self.test == "superiority" else 0.0
 
     def compared(self, word: str) -> str:
         """What the rows are compared with, after `word`; empty for a trend."""
-        other = " and ".join(self.against) if self.value is None else f"{self.value:g}"
-        return f"{word}{other}" if other else ""
+        return f"{word}{' and '.join(self.against)}" if self.against else ""
 
     @property
     def asks(self) -> str:
         """The tested question as text."""
         bound = {"equivalence": "within", "noninferiority": "no worse by"}.get(self.test)
-        other = {"trend": f"ever {self.direction} from row to row", "most": f"{self.direction} in most settings"}
+        other = {"trend": f"ever {self.direction} over the grid", "most": f"{self.direction} in most settings"}
         return f"{bound} {self.margin:g}" if bound else other.get(self.test, self.direction)
 
     @property

@@ -1,17 +1,17 @@
 """Decide whether a claim of a paper holds on the rows of a table.
 
-The tested quantity is the mean of a row minus that of another, over all seeds of both. The test is Welch's t, with the
-variance from drawing other test examples added; the degrees of freedom are Satterthwaite's. If the claim says so
-(`paired`), differences are taken seed by seed, because runs with one seed were timed together or share their data.
-Otherwise, two runs with the same seed are taken as unrelated: the seed draws different initial weights for two models. With two seeds, the spread is too uncertain to decide anything.
+The tested quantity is the mean of a row minus that of another, with the interval of the table (`repro.statistics`): seed
+by seed if runs with the same seed are alike in this table, and otherwise over all seeds of both, by Welch's t; the
+variance that runs have in common over test examples is added. With two seeds, the spread is too uncertain to decide
+anything.
 
 A claim about several rows, columns and metrics must hold for each of them. It is *supported* if every one-sided test at
 5 % shows it (for superiority: that the row is better at all). It is *contradicted* only if the opposite is shown for one
 of them, at 5 % divided by the number of comparisons: the row is worse (superiority), worse by more than the margin
 (noninferiority), or different by more than the margin (equivalence), and by more than the paper's own numbers. *Gain
-excluded* is weaker: it only rules out a gain of `Claim.smallest` or more. It is *not tested* if a row was not run.
-Otherwise it is *inconclusive*: a test that fails to show a difference contradicts nothing; nor does a gain below the
-margin. Claims are not corrected for each other.
+excluded* is weaker: it only rules out a gain of `Claim.smallest` or more; a loss shown to be below that counts as no
+more. It is *not tested* if a row was not run. Otherwise it is *inconclusive*: a test that fails to show a difference
+contradicts nothing; nor does a gain below the margin. Claims are not corrected for each other.
 
 Rows that were still learning, or whose convergence is unknown, leave a claim open only if more training could undo the
 outcome: a row that is still learning can only get better. If softmax hardly leads uniform attention, no claim is supported.
@@ -26,16 +26,16 @@ from typing import Self
 
 import numpy as np
 
-from repro.claims.claim import UNIFORM, Claim
+from repro.claims.claim import RULES, UNIFORM, Claim
+from repro.claims.outcome import CONTRADICTED, DECIDED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Outcome, Part
 from repro.protocol import Metric, metric_of
-from repro.statistics import FEWEST, Mean, difference_of, interval, mean_of
+from repro.statistics import FEWEST, SILENT, Mean, Noise, compared, difference_of, mean_of, t_quantile
 
-SUPPORTED, CONTRADICTED, EXCLUDED = "supported", "contradicted", "gain excluded"
-OPEN, UNTESTED, UNTESTABLE = "inconclusive", "not tested", "cannot be tested"
-DECIDED = (SUPPORTED, CONTRADICTED, EXCLUDED)
+LEVEL = 0.05  # of the one-sided tests
+POWER, MOST = 0.8, 100  # the chance for which `Part.needs` gives a number of runs, and the largest number
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
-# (column, metric, row, against, their seeds) -> standard error of the difference over test examples
-Errors = Callable[[str, str, str, str, Collection[int], Collection[int]], float]
+# (column, metric, row, against, their seeds, whether seed by seed) -> errors of the difference over test examples
+Noises = Callable[[str, str, str, str, Collection[int], Collection[int], bool], Noise]
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,15 @@ class Evidence:
         doubts: column -> row -> why its scores are not those of the end of training.
         metrics: those of the family, by name.
         cells: whether the table has any.
+        alike: the pairs (metric, column) in which runs with the same seed are alike.
     """
 
     scores: Mapping[str, Scores]
-    errors: Errors = lambda *_: 0.0
+    noise: Noises = lambda *_: SILENT
     doubts: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     metrics: Mapping[str, Metric] = field(default_factory=dict)
     cells: bool = False
+    alike: Collection[tuple[str, str]] = ()
 
     def without(self, seeds: Collection[int]) -> Self:
         """The same without some seeds; uniform attention, with which all rows are compared, keeps its seeds."""
@@ -68,109 +70,16 @@ class Evidence:
         return replace(self, scores=kept)
 
 
-@dataclass(frozen=True)
-class Part:
-    """One comparison; numbers are NaN where there is none.
-
-    Attributes:
-        column: the column, or "" for all of them.
-        effect, low, high: mean difference and its 95 % interval, in the metric's unit; with fewer than `FEWEST` seeds,
-            the interval covers the test examples alone. NaN if unknown. For the test `most`, per cent of columns.
-        n, others: seeds of the row, and of `against` if they are not paired; of `most`, columns.
-        shows: the smallest true effect that the test would show with a chance of 80 %.
-        differences: seed -> score minus that of `against` with the same seed, or minus their mean.
-        columns: column -> mean difference, for a pooled claim.
-        slack: standard errors between the effect and the nearest bound of `Claim.inside`.
-    """
-
-    row: str = ""
-    column: str = ""
-    against: str = ""
-    metric: str = ""
-    outcome: str = OPEN
-    effect: float = math.nan
-    low: float = math.nan
-    high: float = math.nan
-    n: int = 0
-    others: int = 0
-    why: str = ""
-    shows: float = math.nan
-    differences: Mapping[int, float] = field(default_factory=dict)
-    columns: Mapping[str, float] = field(default_factory=dict)
-    slack: float = -math.inf
-
-    @property
-    def seeds(self) -> str:
-        return f"{self.n}" + (f" and {self.others}" if self.others not in (0, self.n) else "")
-
-    @property
-    def known(self) -> tuple[float, float] | None:
-        """The interval, or None if it is not known."""
-        return (self.low, self.high) if math.isfinite(self.low) else None
-
-    def measured(self, decimals: int) -> str:
-        """The effect with its interval; empty if there is none."""
-        if math.isnan(self.effect):
-            return ""
-        return f"{self.effect:+.{decimals}f}{interval(self.known, min(self.n, self.others or self.n), decimals)}"
-
-    def numbers(self, decimals: int) -> str:
-        """The effect with its interval and seeds, and why it decides nothing."""
-        if math.isnan(self.effect):
-            return self.why
-        return f"{self.measured(decimals)}, n = {self.seeds}" + (f"; {self.why}" if self.why else "")
-
-    def text(self, decimals: int) -> str:
-        return f"{self.outcome} ({self.numbers(decimals)})"
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A claim with its outcome.
-
-    Attributes:
-        part: the comparison that decides, the one with the least evidence for the claim.
-        decimals, better: those of the metric that decides.
-        seen: the outcome depends on a change made after its records were seen.
-        confirmed: seeds that had not been seen then give the same outcome.
-    """
-
-    claim: Claim
-    outcome: str
-    part: Part
-    parts: tuple[Part, ...] = ()
-    decimals: int = 2
-    better: int = 0
-    seen: bool = False
-    confirmed: bool = False
-
-    @property
-    def counts(self) -> bool:
-        """Whether the claim counts as decided."""
-        return self.outcome in DECIDED and (self.confirmed or not self.seen)
-
-    def line(self, labels: Mapping[str, str]) -> str:
-        """The outcome in one sentence; labels: column -> label."""
-        said: dict[str, list[str]] = {}
-        for part in self.parts:
-            where = f" on {labels[part.column].partition(';')[0]}" if part.column and len(labels) > 1 else ""
-            text = part.numbers if part.outcome == self.outcome else part.text
-            said.setdefault(text(self.decimals), []).append(f"{part.row}{where}")
-        each = "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items())
-        word, one = "not decided" if self.outcome == OPEN else self.outcome, self.claim
-        here = f"; here: {one.here}" * bool(one.here)
-        asked = f"{one.place}{here}; {', '.join(one.metrics)}{one.compared(' against ')}, {one.asks}"
-        return f"Claim {one.id} {word}: “{one.claim}” ({asked}). {each}."
-
-
 def outcome_of(claim: Claim, known: Evidence) -> Outcome:
     """The outcome of a claim; it is not tested if a row that it names has no scores, unless the others contradict it."""
     if claim.told:
         word = UNTESTABLE if claim.untestable else UNTESTED if claim.untested else CONTRADICTED
         return Outcome(claim, word, Part(why=claim.told))
     outcome = _tested(claim, known)
-    last = claim.history[-1] if claim.history else None
-    if last is None or outcome.outcome in (last.outcome, UNTESTED):
+    failed = {CONTRADICTED, EXCLUDED}
+    same = failed if outcome.outcome in failed else {outcome.outcome}
+    last = next((old for old in reversed(claim.history) if old.why != RULES or old.outcome not in same), None)
+    if last is None or last.outcome in same or outcome.outcome == UNTESTED:
         return outcome
     new = outcome.outcome in DECIDED and bool(last.seeds)
     confirmed = new and _tested(claim, known.without(last.seeds)).outcome == outcome.outcome
@@ -186,7 +95,7 @@ def _tested(claim: Claim, known: Evidence) -> Outcome:
             claim, UNTESTED, Part(why=f"no finished cell has {lacking[0]}" if lacking else "no finished cells")
         )
     samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, known, m, columns, than)]
-    made = [_decided(claim, *one, 0.05 / len(samples), *_doubts(claim, known, one[0], columns)) for one in samples]
+    made = [_decided(claim, *one, len(samples), *_doubts(claim, known, one[0], columns)) for one in samples]
     outcome, decides = _together(made)
     metric = metric_of(known.metrics, decides.metric or claim.metrics[0])
     return Outcome(claim, outcome, decides, tuple(made), metric.decimals, metric.better)
@@ -200,11 +109,13 @@ def _named(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Sample:
-    """The differences of one comparison; if not paired, the deviations of `against` from its mean; the error over examples."""
+    """The differences of one comparison, the runs of both rows that it takes, and their mean difference."""
 
     differences: Mapping[int, float]
-    theirs: Sequence[float] = ()
-    error: float = 0.0
+    n: int
+    others: int = 0  # 0 if seed by seed
+    found: Mean | None = None
+    common: float = 0.0  # the part of its error that more runs do not lower
     run: bool = True  # whether all rows have scores
     ranks: Sequence[Sequence[float]] = ()  # for a trend: the scores of the rows in each block
 
@@ -217,26 +128,22 @@ def _samples(
     whole = claim.pooled or bool(than)
     groups = [list(columns)] if whole else [[c] for c in columns]
     if claim.test == "trend":
-        return [_trend(claim, {c: of.get(c, {}) for c in group}, metric) for group in groups]
+        return [_trend(claim, {c: of.get(c, {}) for c in columns}, metric)]
     made = []
-    pairs = zip(claim.rows, claim.against) if claim.pairs else itertools.product(claim.rows, claim.against or ("",))
-    for (row, other), group in itertools.product(pairs, groups):
-        mine, theirs = (_pooled(of, r, group, than) for r in (row, other))
-        if not claim.against:
-            theirs = dict(_compared(claim, dict.fromkeys(mine, claim.value or 0.0)))
-        if claim.paired or not claim.against:
-            seeds = (sorted(mine.keys() & theirs.keys()),) * 2
-            differences, rest = {s: mine[s] - theirs[s] for s in seeds[0]}, []
-        else:
-            seeds = sorted(mine), sorted(theirs)
-            mean = float(np.mean(list(theirs.values()))) if theirs else math.nan
-            differences = {s: mine[s] - mean for s in seeds[0] if theirs}
-            rest = [v - mean for v in theirs.values()]
-        share = {c: len(cs) for cs in (group, than) for c in cs if other and differences and not claim.ratio}
-        error = math.hypot(*(known.errors(c, metric, row, other, *seeds) / n for c, n in share.items()))
-        gaps = {c: _gap(of.get(c, {}), row, other, claim.paired) for c in group if len(group) > 1}
+    for row, other, group in itertools.product(claim.rows, claim.against, groups):
+        ours, others = (_pooled(of, r, group, than) for r in (row, other))
+        same = all((metric, c) in known.alike for c in (*group, *than))
+        mine, theirs, paired = compared(ours, others, same)
+        mean = float(np.mean(list(theirs.values()))) if theirs else math.nan
+        differences = {s: v - (theirs[s] if paired else mean) for s, v in mine.items() if theirs}
+        share = {c: len(cs) for cs in (group, than) for c in cs if differences and not claim.ratio}
+        over = [(known.noise(c, metric, row, other, mine, theirs, paired), n) for c, n in share.items()]
+        noise = Noise(*(math.hypot(*(getattr(of, k) / n for of, n in over)) for k in ("whole", "common")))
+        gaps = {c: _gap(of.get(c, {}), row, other, same) for c in group if len(group) > 1}
         part = Part(row, "" if whole else group[0], other, metric, columns=gaps)
-        made.append((part, _Sample(differences, rest, error, bool(mine and theirs))))
+        found = difference_of(mine, theirs, paired, noise) if differences else None
+        run, many = bool(ours and others), 0 if paired else len(theirs)
+        made.append((part, _Sample(differences, len(mine), many, found, noise.common, run)))
     return made
 
 
@@ -250,33 +157,19 @@ def _pooled(scores: Scores, row: str, columns: Sequence[str], than: Sequence[str
     }
 
 
-def _gap(rows: Mapping[str, Mapping[int, float]], row: str, other: str, paired: bool) -> float:
-    mine, theirs = (rows.get(r, {}) for r in (row, other))
-    use = (mine.keys() & theirs.keys(),) * 2 if paired else (mine.keys(), theirs.keys())
-    means = [np.mean([of[s] for s in seeds]) if seeds else math.nan for of, seeds in zip((mine, theirs), use)]
-    return float(means[0] - means[1])
+def _gap(rows: Mapping[str, Mapping[int, float]], row: str, other: str, same: bool) -> float:
+    mine, theirs, _ = compared(rows.get(row, {}), rows.get(other, {}), same)
+    return float(np.mean([*mine.values()]) - np.mean([*theirs.values()])) if mine and theirs else math.nan
 
 
 def _trend(claim: Claim, scores: Scores, metric: str) -> tuple[Part, _Sample]:
-    """All rows in order, or all values of the grid; the blocks are the seeds, of each column if there are several."""
-    rows: Sequence[str] = claim.rows
-    if claim.grid:
-        rows = sorted(set.intersection(*(set(at) for at in scores.values())), key=float)
-    blocks = [
-        (c, s)
-        for c, at in scores.items()
-        for s in sorted(set.intersection(*(set(at.get(r, {})) for r in rows)) if rows else ())
-    ]
-    ranks = [[scores[c][r][s] for r in rows] for c, s in blocks]
-    name = f"{claim.rows[0]}, {claim.grid} = {', '.join(rows)}" if claim.grid else " < ".join(rows)
-    part = Part(name, "" if claim.pooled else next(iter(scores)), metric=metric)
-    run = bool(rows) and all(at.get(r) for at in scores.values() for r in rows)
-    if claim.pooled:
-        return part, _Sample({i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}, run=run, ranks=ranks)
-    (at,) = scores.values()
-    first, last = (at.get(r, {}) for r in (rows[0], rows[-1]))
-    differences = {s: last[s] - first[s] for s in sorted(first.keys() & last.keys())}
-    return part, _Sample(differences, run=run, ranks=ranks or [[]])
+    """All values of the grid in order; a block is a seed of a column."""
+    values = sorted(set.intersection(*(set(at) for at in scores.values())), key=float)
+    seeds = {c: sorted(set.intersection(*(set(at[v]) for v in values)) if values else ()) for c, at in scores.items()}
+    ranks = [[scores[c][v][s] for v in values] for c, found in seeds.items() for s in found]
+    part = Part(f"{claim.rows[0]}, {claim.grid} = {', '.join(values)}", metric=metric)
+    differences = {i: line[-1] - line[0] for i, line in enumerate(ranks, 1)}
+    return part, _Sample(differences, len(differences), run=bool(values), ranks=ranks)
 
 
 def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
@@ -292,7 +185,7 @@ def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -
 
     better = metric_of(known.metrics, part.metric).better  # the direction in which training moves it
     moves = better * claim.sign if claim.test in ("noninferiority", "superiority") else 0
-    ours, theirs = learning(claim.rows if claim.test == "trend" else [part.row]), learning([part.against])
+    ours, theirs = learning(claim.rows if claim.grid else [part.row]), learning([part.against])
     support = [*(ours if moves <= 0 else []), *(theirs if moves >= 0 else [])]
     opposite = [*(ours if moves >= 0 else []), *(theirs if moves <= 0 else [])]
     worth = known.scores.get(claim.worth_metric or part.metric, {})
@@ -314,46 +207,48 @@ def _worthless(claim: Claim, scores: Mapping[str, Mapping[int, float]], row: str
     return "" if worth >= claim.worth else f"{row} is not {claim.worth:g} better than {UNIFORM} ({worth:+.1f})"
 
 
-def _decided(claim: Claim, part: Part, sample: _Sample, level: float, unsure: str, unsure_opposite: str) -> Part:
-    """The outcome of one comparison; `level` is the level of the tests of the opposite."""
-    differences, theirs = list(sample.differences.values()), list(sample.theirs)
-    part = replace(part, n=len(differences), others=len(theirs), differences=sample.differences)
-    few = min(len(differences), len(theirs) or len(differences))
+def _decided(claim: Claim, part: Part, sample: _Sample, many: int, unsure: str, unsure_opposite: str) -> Part:
+    """The outcome of one of `many` comparisons of a claim."""
+    differences = list(sample.differences.values())
+    part = replace(part, n=sample.n, others=sample.others, differences=sample.differences)
+    few = min(sample.n, sample.others or sample.n)
     if not sample.run:
         return replace(part, outcome=UNTESTED, why="not run")
     if few < 2 or not all(map(math.isfinite, differences)):
         return replace(part, why={0: "no pair of seeds", 1: "one seed"}.get(few, "a score is not a number"))
     if claim.test == "most":
-        return _most(claim, part, level)
-    found = difference_of(differences, theirs, sample.error) if theirs else mean_of(differences, sample.error)
+        return _most(claim, part, many)
+    found = sample.found or mean_of(differences)
     low, high = found.printed or (math.nan, math.nan)
-    signed = Mean(claim.sign * found.mean, found.error, found.df)
-    rising, falling = _page(sample.ranks, claim.sign) if sample.ranks else (1.0, 1.0)
-    least, most = claim.inside
-    slack = (
-        -math.log(rising) if sample.ranks else min(signed.mean - least, most - signed.mean) / max(found.error, 1e-300)
-    )
-    part = replace(
-        part, effect=found.mean, low=low, high=high, slack=slack, shows=math.nan if sample.ranks else found.shows
-    )
-    if (few < FEWEST and not sample.ranks) or found.certain:
-        return replace(part, why="the same difference with every seed" if found.certain else "two seeds decide nothing")
+    part = replace(part, effect=found.mean, low=low, high=high)
     if sample.ranks:
-        return _judged(part, rising < 0.05, falling < level, False, unsure, unsure_opposite)
-    opposite = any(_within(signed, bounds, level) for bounds in claim.outside)
-    excluded = claim.test == "superiority" and _within(signed, (-math.inf, claim.smallest), level)
-    return _judged(part, _within(signed, claim.inside, 0.05), opposite, excluded, unsure, unsure_opposite)
+        rising, falling = _page(sample.ranks, claim.sign)
+        return _judged(replace(part, slack=-math.log(rising)), rising, many * falling, 1.0, unsure, unsure_opposite)
+    signed, (least, most) = Mean(claim.sign * found.mean, found.error, found.df), claim.inside
+    slack = min(signed.mean - least, most - signed.mean) / max(found.error, 1e-300)
+    part = replace(part, slack=slack, shows=found.shows, chance=_chance(claim, found.error, found.df))
+    if few < FEWEST or found.certain:
+        return replace(part, why="the same difference with every seed" if found.certain else "two seeds decide nothing")
+    part = replace(part, needs=_needs(claim, found, sample.common, few, POWER ** (1 / many)))
+    opposite, excluded = min(_p(signed, bounds) for bounds in claim.outside), 1.0
+    if claim.test == "superiority":
+        excluded = _p(signed, (-math.inf, claim.smallest))
+        if many * _p(signed, (-claim.smallest, math.inf)) < LEVEL:  # a loss counts from where a gain counts
+            opposite = 1.0
+    return _judged(part, _p(signed, claim.inside), many * opposite, many * excluded, unsure, unsure_opposite)
 
 
-def _judged(part: Part, supports: bool, opposite: bool, excluded: bool, unsure: str, unsure_opposite: str) -> Part:
-    if supports and excluded:
+def _judged(part: Part, supports: float, opposite: float, excluded: float, unsure: str, unsure_opposite: str) -> Part:
+    """The outcome for p-values of the claim, of its opposite, and of the test that excludes a gain."""
+    if supports < LEVEL and excluded < LEVEL:
         return replace(part, why="better, but by less than the margin")
-    outcome = SUPPORTED if supports else CONTRADICTED if opposite else EXCLUDED if excluded else OPEN
+    of = {SUPPORTED: supports, CONTRADICTED: opposite, EXCLUDED: excluded}
+    outcome, p = next(((word, p) for word, p in of.items() if p < LEVEL), (OPEN, 1.0))
     doubt = "" if outcome == OPEN else unsure if outcome == SUPPORTED else unsure_opposite
-    return replace(part, outcome=OPEN, why=doubt) if doubt else replace(part, outcome=outcome)
+    return replace(part, outcome=OPEN, why=doubt) if doubt else replace(part, outcome=outcome, p=p)
 
 
-def _most(claim: Claim, part: Part, level: float) -> Part:
+def _most(claim: Claim, part: Part, many: int) -> Part:
     """Whether the direction holds in more than half of the columns: a sign test, with the interval of Clopper & Pearson."""
     from scipy.stats import binomtest
 
@@ -363,13 +258,31 @@ def _most(claim: Claim, part: Part, level: float) -> Part:
     low, high = binomtest(holds, len(gaps)).proportion_ci(0.95)
     effect, low, high = (100 * share for share in (holds / len(gaps), low, high))
     part = replace(part, effect=effect, low=low, high=high, n=len(gaps), others=0, slack=-math.log(above))
-    return _judged(part, above < 0.05, below < level, False, "", "")
+    return _judged(part, above, many * below, 1.0, "", "")
 
 
-def _within(mean: Mean, bounds: tuple[float, float], level: float) -> bool:
-    """Whether one-sided tests at `level` show that the mean is between the bounds."""
-    low, high = mean.interval(1 - 2 * level)
-    return bounds[0] < low and high < bounds[1]
+def _p(mean: Mean, bounds: tuple[float, float]) -> float:
+    """The p-value of one-sided tests that the mean is between the bounds: the larger of the two."""
+    from scipy.special import stdtr
+
+    gaps = (bounds[0] - mean.mean, mean.mean - bounds[1])
+    return float(max(stdtr(mean.df, gap / mean.error) for gap in gaps if math.isfinite(gap)))
+
+
+def _chance(claim: Claim, error: float, df: float) -> float:
+    """The chance that the test shows the claim if `Claim.truth` is the true difference; the t-distribution is shifted."""
+    from scipy.special import stdtr
+
+    room = min(claim.truth - claim.inside[0], claim.inside[1] - claim.truth) / max(error, 1e-300)
+    one = float(stdtr(df, room - t_quantile(df, 1 - 2 * LEVEL)))
+    return max(2 * one - 1, 0.0) if claim.test == "equivalence" else one
+
+
+def _needs(claim: Claim, found: Mean, common: float, few: int, chance: float) -> int:
+    """The runs a row, from the `few` of today, with which the test shows the claim with this chance; 0 if over `MOST`."""
+    of_runs = max(found.error**2 - common**2, 0.0) * few
+    at = ((n, math.sqrt(of_runs / n + common**2), found.df * n / few) for n in range(few, MOST + 1))
+    return next((n for n, error, df in at if _chance(claim, error, df) >= chance), 0)
 
 
 def _page(blocks: Sequence[Sequence[float]], sign: int) -> tuple[float, float]:

@@ -4,6 +4,7 @@
     opening                 text that a run prints first, for example how long it takes
     draw: [labels]          printed last: what the scores show, and these rows' attention for one test example
     published               name of the file with the published numbers
+    paired                  true if runs with the same seed share their data, or were timed together
     rows:     - {label, published, mapping, overrides: [...], grids: {<column's grid>: own | {parameter: [values]}}}
     columns:  key: {label, overrides: [...], grid, evaluate: [data sets], select: {metric, mode},
                     show: [{metric, label}], not_comparable: why,
@@ -132,6 +133,7 @@ class Experiment:
     draw: tuple[str, ...] = ()
     deviations: tuple[str, ...] = ()
     footers: tuple[str, ...] = ()
+    paired: bool = False
     profiles: tuple[Profile, ...] = ()  # those of the file, while it is read
 
     def problems(self) -> list[str]:

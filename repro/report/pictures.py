@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from repro.claims.claim import UNIFORM
-from repro.claims.decide import Outcome
+from repro.claims.outcome import Outcome
 from repro.errors import Refused
 from repro.report import draw
 from repro.report.data import Picture, scores
@@ -174,7 +174,7 @@ def claim(outcome: Outcome, labels: Mapping[str, str]) -> str:
         side, arrow = ("right", f"{word} →") if sign > 0 else ("left", f"← {word}")
         axes.set_title(arrow, loc=side, fontsize=7.5)
         one = "the row on the left" if len(claim.against) > 1 else claim.compared("")
-        minus = f" {'than' if claim.ratio else 'minus' if claim.value else 'minus that of'} {one}"
+        minus = f" {'than' if claim.ratio else 'minus that of'} {one}"
         axes.set_xlabel(("F1" if most else claim.unit) + (minus if one else ": the last minus the first"))
         return draw.svg(figure, f"claim {claim.id}: {outcome.outcome}")
 

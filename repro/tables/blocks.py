@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from repro.claims.decide import Outcome
+from repro.claims.outcome import Outcome
 from repro.convergence import LEARNING, STUCK, UNKNOWN, Convergence
 from repro.identity import Results
 from repro.plan.published import Published
@@ -114,6 +114,7 @@ class Block:
     footers: list[str] = field(default_factory=list)
     unavailable: str = ""
     against: list[str] = field(default_factory=list)  # our metric for each published column
+    paired: bool = False  # whether runs with the same seed share data or time (`Experiment.paired`)
     finding: str = ""  # which row is the best in the main score, or why none is
 
     def __post_init__(self) -> None:

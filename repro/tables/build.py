@@ -6,18 +6,20 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from repro import convergence
 from repro.claims.claim import Claim
-from repro.claims.decide import Evidence, Outcome, outcome_of
+from repro.claims.decide import Evidence, outcome_of
+from repro.claims.outcome import Outcome
 from repro.identity import Cell, Point, Results
 from repro.plan import Plan
 from repro.plan.experiment import Select
 from repro.plan.published import Numbers, Published
 from repro.protocol import Metric, metric_of
-from repro.statistics import holm, mean_of
+from repro.statistics import Noise, holm, mean_of
 from repro.store import Damaged, Store
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
@@ -80,11 +82,18 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     metrics = {name: metric for c in range(len(blocks)) for name, metric in plan.metrics(c).items()}
     doubts: dict[str, dict[str, str]] = {}
     for (column, label), row in rows.items():
-        if why := findings.doubt(row):
-            doubts.setdefault(column, {})[label] = why
+        if not row.convergence.converged:
+            doubts.setdefault(column, {})[label] = row.convergence.state
 
-    def errors(column: str, metric: str, row: str, against: str, *seeds: Collection[int]) -> float:
-        return paired.error(rows[column, row], rows[column, against], metric, metric_of(metrics, metric), seeds)
+    def noise(column: str, metric: str, row: str, against: str, *runs: Any) -> Noise:
+        return paired.noise(rows[column, row], rows[column, against], metric, metric_of(metrics, metric), *runs)
+
+    alike = {
+        (metric, column)
+        for metric in {m for claim in mine for m in claim.metrics}
+        for column, block in zip(keys, blocks)
+        if experiment.paired or paired.same_seeds([row for row in block.own if row.results], metric)
+    }
 
     def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
         runs = [(*at, cell.seed, cell) for at, row in rows.items() for cell in row.results]
@@ -103,7 +112,7 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     outcomes = []
     for claim in mine:
         known = {m: scores(claim, m) for m in (*claim.metrics, claim.worth_metric) if m}
-        outcomes.append(outcome_of(claim, Evidence(known, errors, doubts, metrics, bool(rows))))
+        outcomes.append(outcome_of(claim, Evidence(known, noise, doubts, metrics, bool(rows), alike)))
     return outcomes
 
 
@@ -141,7 +150,8 @@ class _Column:
         below = [*footers.of_data(first, facts, column.show, self.metrics), *why, *self.missing, *costs]
         groups = [(group.label, list(group.headers)) for group in column.published]
         against = [metric for group in column.published for metric in group.against]
-        block = Block(label, headers, groups, everything, self.losses, below, against=against)
+        alike = self.plan.experiment.paired
+        block = Block(label, headers, groups, everything, self.losses, below, against=against, paired=alike)
         below += [rule([metric_of(self.metrics, full) for full in against])] * bool(groups)
         findings.find(block, self.metrics)
         return block
@@ -153,7 +163,9 @@ class _Column:
             return
         first, *compared = fit
         for i, (full, metric) in enumerate(self.shown):
-            tests = {"examples": paired.by_examples} | ({"seeds": paired.by_seeds} if metric.better else {})
+            same = self.plan.experiment.paired or paired.same_seeds(rows, full)
+            tests: dict[str, Callable[..., float | None]] = {"examples": paired.by_examples}
+            tests |= {"seeds": partial(paired.by_seeds, same=same)} if metric.better else {}
             for kind, test in tests.items():
                 found = {r: test(first, row, full, metric) for r, row in enumerate(compared)}
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
@@ -199,7 +211,7 @@ class _Column:
         results, note = self._read(row.label, slots, failed)
         finished, detail = select(slots, results, self.column.select)
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
-        trained = convergence.together([found.converged for found in finished])
+        trained = convergence.of_row(finished)
         declared = footers.declared(self.plan, slots)
         theirs: list[Published | None] = []
         verdicts: list[Verdict | None] = []

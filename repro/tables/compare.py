@@ -299,7 +299,7 @@ def _block(group: Group) -> Block:
                 fewer.setdefault(runs, []).append(value.metric)
         told = f"{s.mapping} ({s.detail}): only {{}} of its {len(s.records)} cells have {{}}."
         notes += [told.format(runs, ", ".join(metrics)) for runs, metrics in fewer.items()]
-        trained = convergence.together([r.converged for r in s.records])
+        trained = convergence.of_row(s.records)
         rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained))
     data = _data(group)
     below, trivial = _of_data(group, data, shown)

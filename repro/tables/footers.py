@@ -82,7 +82,8 @@ def trained(blocks: Sequence[Block]) -> list[str]:
     """The meaning of `converged`, if a row shows it."""
     shown = any(r.convergence.state and r.results for b in blocks for r in b.rows)
     rule = (
-        "the best dev score was not in the last epoch, or the last epoch gained less than the scatter of the last five"
+        "the mean dev curve of three or more runs does not rise at the end (t-test), or, of fewer, the best dev score "
+        "was not in the last epoch, or the last epoch gained less than the scatter of the last five"
     )
     return [f"Converged: {rule}. Other rows are not tested, and get no verdict."] * shown
 

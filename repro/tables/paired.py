@@ -1,4 +1,4 @@
-"""Compare two rows of a table, paired over their seeds and over the test examples."""
+"""Compare two rows of a table, paired over the test examples, and over seeds where they are alike (`repro.statistics`)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
@@ -6,14 +6,19 @@ from functools import lru_cache, reduce
 
 import numpy as np
 
+from repro.claims.claim import UNIFORM
 from repro.identity import Results
 from repro.protocol import Metric
 from repro.statistics import (
     FEWEST,
+    SILENT,
     Mean,
-    example_error,
+    Noise,
+    alike,
+    compared,
+    difference_of,
     in_unit,
-    mean_of,
+    noise_of,
     paired_corpus_randomization,
     paired_randomization,
 )
@@ -25,22 +30,29 @@ def _scores(row: Row, full: str) -> dict[int, float]:
     return {f.seed: f.metrics[full] for f in row.results if full in f.metrics}
 
 
-def difference(row: Row, other: Row, full: str, metric: Metric) -> Mean | None:
+def same_seeds(rows: Sequence[Row], full: str) -> bool:
+    """Whether runs of these rows with the same seed are alike in the score `full`; uniform attention does not count."""
+    return alike([_scores(row, full) for row in rows if row.label != UNIFORM])
+
+
+def difference(row: Row, other: Row, full: str, metric: Metric, same: bool) -> Mean | None:
     """The mean of `row` minus `other` in the score `full`, with its error for other seeds and other test examples.
 
-    None if the rows share no seed, or only one and there are no per-example values.
+    None if there is nothing to compare, or only one seed and no per-example values.
+
+    Args:
+        same: whether runs with the same seed are alike.
     """
-    a, b = _scores(row, full), _scores(other, full)
-    common = sorted(a.keys() & b.keys())
-    over_examples = error(row, other, full, metric) if common else 0.0
-    if len(common) < 2 and not over_examples:
+    a, b, seed_by_seed = compared(_scores(row, full), _scores(other, full), same)
+    over_examples = noise(row, other, full, metric, a, b, seed_by_seed) if a and b else SILENT
+    if len(a) < 2 and not over_examples.whole:
         return None
-    return mean_of([a[s] - b[s] for s in common], over_examples)
+    return difference_of(a, b, seed_by_seed, over_examples)
 
 
-def by_seeds(first: Row, other: Row, full: str, metric: Metric) -> float | None:
-    """p-value over the seeds that both rows have, or None if there are too few."""
-    gap = difference(other, first, full, replace(metric, test=None))
+def by_seeds(first: Row, other: Row, full: str, metric: Metric, same: bool) -> float | None:
+    """p-value over seeds, or None if there are too few."""
+    gap = difference(other, first, full, replace(metric, test=None), same)
     return gap.p if gap else None
 
 
@@ -59,18 +71,23 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     return paired_randomization(mine.sum(0), theirs.sum(0))
 
 
-def error(row: Row, other: Row, full: str, metric: Metric, seeds: Sequence[Collection[int]] = ()) -> float:
-    """The standard error of the difference between two rows over test examples; 0 for a metric without such values.
+def noise(
+    row: Row, other: Row, full: str, metric: Metric, mine: Collection[int], theirs: Collection[int], paired: bool
+) -> Noise:
+    """The errors of the difference between two rows over test examples; 0 for a metric without such values.
 
     Args:
-        seeds: those of `row` and those of `other` that count; the default is those that both have.
+        mine, theirs: the seeds of `row` and of `other` that count.
+        paired: whether they are compared seed by seed.
     """
     if metric.test is None:
-        return 0.0
-    common = _scores(row, full).keys() & _scores(other, full).keys()
-    mine, theirs = ([f for f in r.results if f.seed in use] for r, use in zip((row, other), seeds or (common, common)))
-    a, b = _shared([mine, theirs], full, metric)
-    return example_error(a, b) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else 0.0
+        return SILENT
+    runs = [
+        sorted((f for f in r.results if f.seed in use), key=lambda f: f.seed)
+        for r, use in ((row, mine), (other, theirs))
+    ]
+    a, b = _shared(runs, full, metric)
+    return noise_of(a, b, paired) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else SILENT
 
 
 def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -> Value:
@@ -82,7 +99,7 @@ def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -
     runs = [f.metrics[full] for f in cells if full in f.metrics]
     few = 0 < len(runs) < FEWEST and metric.test is not None
     (examples,) = _shared([cells], full, metric) if few else [np.empty(0)]
-    error = example_error(examples) if examples.ndim > 1 and examples.shape[1] > 1 else 0.0
+    error = noise_of(examples).whole if examples.ndim > 1 and examples.shape[1] > 1 else 0.0
     return Value(full, runs, metric.decimals, metric.better, {}, "" if runs else note, metric.bounds, error)
 
 

@@ -11,23 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from repro.claims.claim import Claim, Paper
-from repro.claims.decide import (
-    CONTRADICTED,
-    DECIDED,
-    EXCLUDED,
-    OPEN,
-    SUPPORTED,
-    UNTESTABLE,
-    UNTESTED,
-    Evidence,
-    Outcome,
-    Part,
-    outcome_of,
-)
+from repro.claims.claim import RULES, Claim, Paper
+from repro.claims.decide import Evidence, outcome_of
+from repro.claims.outcome import CONTRADICTED, DECIDED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Outcome, Part
 from repro.files import templates, write_atomic
 from repro.report import pictures as drawings
-from repro.statistics import FEWEST
+from repro.statistics import FEWEST, holm
 from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from tasks.commands import records
@@ -86,7 +75,8 @@ def values(outcome: Outcome) -> dict[str, Any]:
     part = outcome.part
     effect, *interval = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
     told = {"version": len(outcome.claim.history) + 1, "outcome": outcome.outcome, "counts": outcome.counts}
-    told |= {"effect": effect, "interval": interval, "n": part.n, "why": part.why}
+    told |= {"effect": effect, "interval": interval, "n": part.n, "why": part.why, "p": outcome.p}
+    told |= {"chance": None if math.isnan(outcome.chance) else outcome.chance, "needs": outcome.needs}
     parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in outcome.parts]
     return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts}
 
@@ -114,6 +104,8 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
             WORDS=WORDS,
             small=_small(tables),
             least=_least(outcomes),
+            lost=_lost(outcomes),
+            more={one.claim.id: _more(one, tables) for one in outcomes},
             better=better(tables),
             asked=asked,
             ranked=ranked,
@@ -123,6 +115,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
             many=NUMBERS[many] if many < len(NUMBERS) else many,
             EXCLUDED=EXCLUDED,
             SUPPORTED=SUPPORTED,
+            RULES=RULES,
             OPEN=OPEN,
         )
     )
@@ -169,6 +162,35 @@ def _least(outcomes: Sequence[Outcome]) -> str:
         if shown := [p.shows for p in every if p.metric == metric and p.n >= FEWEST and p.shows == p.shows]:
             told.append(f"{median(shown):.1f} {label} ({task})")
     return ", ".join(told) or "the margins"
+
+
+def _lost(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """What a correction over all tested claims would leave open: the numbers of claims, by method."""
+    from scipy.stats import false_discovery_control
+
+    tested = [one for one in outcomes if one.outcome in (*DECIDED, OPEN) and one.parts]
+    p = {one.claim.id: one.p if one.counts else 1.0 for one in tested}
+    decided = [one.claim.id for one in tested if one.counts]
+    methods = {"Holm": holm(p), "Benjamini": dict(zip(p, false_discovery_control([*p.values()]))) if p else {}}
+    lost = {name: [str(i) for i in decided if of[i] >= 0.05] for name, of in methods.items()}
+    return {"tests": len(tested)} | {name: _and(of) if of else "none" for name, of in lost.items()}
+
+
+def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
+    """The runs that would decide an open claim, and what those that are lacking take, by the seconds of the records."""
+    claim = outcome.claim
+    if not outcome.needs:
+        return "more than 100 runs a row"
+    rows = [
+        r
+        for t in tables
+        if t.name == claim.experiment
+        for r in t.blocks[0].own
+        if r.label in claim.rows + claim.against
+    ]
+    lacking = [(max(outcome.needs - len(row.results), 0), row.results) for row in rows if row.results]
+    hours = sum(n * sum(cell.seconds for cell in cells) / len(cells) for n, cells in lacking) / 3600
+    return f"{outcome.needs} runs a row ({sum(n for n, _ in lacking)} more, {hours:.1f} hours)"
 
 
 def _and(points: Sequence[str]) -> str:

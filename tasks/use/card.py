@@ -11,7 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from repro.files import templates
 from repro.identity import Cell
 from repro.protocol import Metric
-from repro.statistics import example_error, in_unit, over_examples
+from repro.statistics import in_unit, noise_of, over_examples
 from tasks.data import DataError, load_manifest
 
 Scores = Mapping[str, Any]  # the content of a metrics.json
@@ -63,7 +63,7 @@ def intervals(
         values = [r["sentence"][stored] for r in predictions if stored in r.get("sentence", ())]
         if metric and metric.test and len(values) > 1:
             each = np.array([in_unit(values, value) if metric.test == "mean" else values])
-            if ends := over_examples(value, example_error(each), metric.bounds):
+            if ends := over_examples(value, noise_of(each).whole, metric.bounds):
                 bounds[key] = [*ends]
     return bounds
 

@@ -29,6 +29,9 @@ def contradictions(record):
             told = scored["metrics"].get(score)
             if column == "bleu_statistics":
                 given = bleu([[sum(column) for column in zip(*values)]])
+            elif column == "f1_statistics":
+                hits, total = map(sum, zip(*values))
+                given = [hits / total]
             else:
                 given = [m * sum(values) / len(values) for m in (1, 100)]
             if told is None or not any(abs(told - one) <= ROUNDED for one in given):

@@ -1,6 +1,6 @@
 """Converged: the best epoch is not the last, or the last gain of the selected score is below its noise.
 
-A row still learns if its mean curve is shown to rise; more seeds make that surer, not likelier.
+A row of three cells or more still learns if their mean curve is shown to rise; more make that surer, not likelier.
 """
 
 import random
@@ -21,13 +21,13 @@ from repro.convergence import (
     judge,
     noise,
     of,
+    of_row,
     read_curves,
     together,
 )
 from repro.protocol import Metric
 from repro.tables import footers
 from repro.tables.blocks import Row
-from repro.tables.findings import doubt, learning
 
 ACCURACY = Metric("accuracy", "%", 1, 1, 1.0, "", "mean")
 LOSS = replace(ACCURACY, name="loss", unit="nats", better=-1, decimals=3)
@@ -127,13 +127,20 @@ def test_a_row_has_converged_when_all_its_cells_have():
 
 RISING, REST = [40.0, 41.0, 42.0, 43.0, 44.0], [40.0, 43.0, 44.0, 44.1, 43.9]
 SPREAD, FALLING = [[c + s / 9 for c in RISING] for s in range(3)], [[-v * s for v in RISING] for s in (1, 1.1, 1)]
-LEARNS = [([RISING] * 3, 1), (SPREAD, 1), (FALLING, -1), ([RISING], 1)]
+LEARNS = [([RISING] * 3, 1), (SPREAD, 1), (FALLING, -1)]
 RESTS = [([REST] * 3, 1), ([RISING] * 3, -1), ([REST, REST, RISING], 1)]
 
 
 @pytest.mark.parametrize("curves, sign, learns", [*((*one, True) for one in LEARNS), *((*one, False) for one in RESTS)])
 def test_a_row_still_learns_if_its_mean_curve_is_shown_to_rise(curves, sign, learns):
-    assert learning(curves, sign) is learns
+    assert (of_row(row(curves, sign)).state == LEARNING) is learns
+
+
+def row(curves, better=1, state=CONVERGED):
+    """Cells with these dev curves; a cell alone was judged as `state`."""
+    family = SimpleNamespace(METRICS={"accuracy": replace(ACCURACY, better=better)})
+    cells = {"family": family, "best_metric": "accuracy", "converged": Convergence(state, "x")}
+    return [SimpleNamespace(scores_by_epoch=curve, **cells) for curve in curves]
 
 
 def test_a_row_that_has_converged_is_rarely_doubted_and_one_that_learns_is_found():
@@ -141,25 +148,20 @@ def test_a_row_that_has_converged_is_rarely_doubted_and_one_that_learns_is_found
 
     def doubted(slope, seeds):
         noise = rng.normal(0, 0.1, (500, seeds, 6)) + slope * np.arange(6)
-        return np.mean([learning(curves.tolist(), 1) for curves in noise])
+        return np.mean([of_row(row(curves.tolist())).state == LEARNING for curves in noise])
 
     assert doubted(0.0, 3) < 0.05 and doubted(0.0, 9) < 0.05, "more seeds do not make it worse"
     assert doubted(0.3, 3) > 0.6 and doubted(0.3, 9) > 0.99
 
 
-def test_what_a_claim_may_doubt(tmp_path):
-    (tmp_path / "curves.csv").write_text("epoch,dev/loss,dev/accuracy\n1,3.0,16.1\n2,1.2,33.7\n3,1.3,40.1\n")
-
-    def doubted(state, by, folder=tmp_path):
-        return doubt(Row("", "", [], [], [], [cell(folder, by)] * 2, convergence=state))
-
-    judged, none = Convergence(CONVERGED, "best epoch 2 of 3"), tmp_path / "none"
-    assert doubted(judged, "accuracy") == LEARNING, "the curve of the score that picks the epoch decides"
-    assert doubted(Convergence(LEARNING), "loss") == LEARNING, "a loss that falls"
-    assert doubted(judged, "loss", none) == doubted(Convergence(""), "loss", none) == "", "one without epochs"
-    for state in (LEARNING, UNKNOWN):
-        assert doubted(Convergence(state), "loss", none) == state, "no curve"
-    assert doubted(Convergence(UNKNOWN, "no better than a constant answer"), "accuracy") == UNKNOWN
+def test_a_row_of_few_cells_or_without_curves_has_their_worst_state():
+    assert of_row(row([REST, REST, RISING], state=LEARNING)) == Convergence(
+        CONVERGED, "+0.30 [-1.21, +1.81] an epoch at the end"
+    )
+    few = [RISING] * 2, [[*RISING[:2]]] * 3, [[*RISING[:4], float("nan")]] * 3
+    assert [of_row(row(curves)) for curves in few] == [Convergence(CONVERGED, "x")] * 3
+    for state in (STUCK, UNKNOWN):
+        assert of_row(row([REST] * 3, state=state)).state == state, "what the curve of the score does not show"
 
 
 def curve(support, accuracy, zeros=0.8, ppl=True, **more):

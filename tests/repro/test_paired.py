@@ -1,6 +1,8 @@
 """Two rows are compared on the seeds and the test examples that both have: against scipy, sacrebleu and sums by hand."""
 
 import itertools
+import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +42,10 @@ def row(store):
     return make
 
 
+def whole(ours, theirs, seeds, metric=SCORE, full="test/score"):
+    return paired.noise(ours, theirs, full, metric, seeds, seeds, True).whole
+
+
 def values(examples, seeds=(1, 2), indices=(0, 1, 2)):
     return np.array([[examples[s][i] for i in indices] for s in seeds])
 
@@ -50,13 +56,18 @@ def test_a_difference_is_of_the_seeds_and_examples_that_both_have(row, unit):
     scores = [{s: np.mean([*of.values()]) for s, of in rows.items()} for rows in (OURS, THEIRS)]
     ours, theirs = map(row, shares, scores)
     error = stats.sem((values(OURS) - values(THEIRS)).mean(0))
-    assert paired.error(ours, theirs, "test/score", SCORE) == pytest.approx(error)
-    found = paired.difference(ours, theirs, "test/score", SCORE)
+    assert whole(ours, theirs, (1, 2)) == pytest.approx(error)
+    found = paired.difference(ours, theirs, "test/score", SCORE, True)
     differences = [scores[0][s] - scores[1][s] for s in (1, 2)]
     assert found.values == pytest.approx(differences) and found.mean == pytest.approx(np.mean(differences))
-    assert found.error == pytest.approx(np.hypot(stats.sem(differences), error)) and found.example_error == error
+    gaps = np.cov(values(OURS) - values(THEIRS)) / 3  # over examples, [seeds, seeds]: what both seeds share is counted
+    assert found.error == pytest.approx(math.sqrt(stats.sem(differences) ** 2 + max(gaps[0, 1], 0)))
+    assert found.example_error == pytest.approx(error)
+    apart = paired.difference(ours, theirs, "test/score", replace(SCORE, test=None), False)
+    every = [[*of.values()] for of in scores]
+    assert apart.interval() == pytest.approx(stats.ttest_ind(*every, equal_var=False).confidence_interval(0.95))
     runs = [[of[s] for s in (1, 2)] for of in scores]
-    assert paired.by_seeds(theirs, ours, "test/score", SCORE) == pytest.approx(stats.ttest_rel(*runs).pvalue)
+    assert paired.by_seeds(theirs, ours, "test/score", SCORE, True) == pytest.approx(stats.ttest_rel(*runs).pvalue)
 
 
 def test_a_seed_without_the_score_counts_in_no_part(row):
@@ -64,7 +75,7 @@ def test_a_seed_without_the_score_counts_in_no_part(row):
     three = {**OURS, 3: OURS[4]}
     ours, theirs = row(three, scores), row(THEIRS, {**scores, 3: 9.0})
     expected = stats.sem((values(OURS) - values(THEIRS)).mean(0))
-    assert paired.error(ours, theirs, "test/score", SCORE) == pytest.approx(expected)
+    assert whole(ours, theirs, (1, 2)) == pytest.approx(expected)
     assert paired.by_examples(ours, theirs, "test/score", SCORE) is None, "of two and of three seeds"
     expected = stats.sem(values(OURS, indices=[*OURS[1]]).mean(0))
     assert paired.value(ours.results, "test/score", SCORE).error == pytest.approx(expected)
@@ -84,18 +95,19 @@ def test_examples_are_tested_by_pairs(row):
 def test_without_common_seeds_or_examples_nothing_is_compared(row):
     ours, elsewhere = row({1: OURS[1], 2: OURS[2]}), row({1: {7: 1.0, 8: 2.0}, 2: {7: 1.5, 8: 0.0}})
     assert paired.by_examples(ours, elsewhere, "test/score", SCORE) is None
-    assert paired.error(ours, elsewhere, "test/score", SCORE) == 0
-    assert paired.difference(ours, elsewhere, "test/score", SCORE).example_error == 0
-    assert paired.difference(row({1: OURS[1]}), row({1: {7: 1.0}}), "test/score", SCORE) is None
-    assert paired.difference(row({1: OURS[1]}), row({2: OURS[2]}), "test/score", SCORE) is None
-    assert paired.difference(ours, row({3: OURS[1], 4: OURS[2]}), "test/score", SCORE) is None
+    assert whole(ours, elsewhere, (1, 2)) == 0
+    assert paired.difference(ours, elsewhere, "test/score", SCORE, True).example_error == 0
+    for same in (True, False):
+        assert paired.difference(row({1: OURS[1]}), row({1: {7: 1.0}}), "test/score", SCORE, same) is None
+        assert paired.difference(row({1: OURS[1]}), row({2: OURS[2]}), "test/score", SCORE, same) is None
+    assert paired.difference(ours, row({3: OURS[1], 4: OURS[2]}), "test/score", SCORE, True) is None
     ragged = row({1: OURS[1], 2: {i: v for i, v in OURS[2].items() if i < 2}})  # with seed 2, only examples 0 and 1
     of_both = stats.sem((values(OURS, indices=(0, 1)) - values(THEIRS, indices=(0, 1))).mean(0))
-    assert paired.error(ragged, row({1: THEIRS[1], 2: THEIRS[2]}), "test/score", SCORE) == pytest.approx(of_both)
+    assert whole(ragged, row({1: THEIRS[1], 2: THEIRS[2]}), (1, 2)) == pytest.approx(of_both)
     for shared, expected in (({0: 2.0, 5: 1.0}, 0), ({0: 2.0, 1: 1.0}, 1)):  # one example in common, and two
-        assert paired.error(row({1: OURS[1]}), row({1: shared}), "test/score", SCORE) == expected
+        assert whole(row({1: OURS[1]}), row({1: shared}), (1,)) == pytest.approx(expected)
     untested = Metric("score", "points", 1, 2, None, "", None)
-    assert paired.error(ours, ours, "test/score", untested) == 0
+    assert whole(ours, ours, (1, 2), untested) == 0
     assert paired.by_examples(ours, row(OURS), "test/score", untested) is None
 
 
@@ -131,6 +143,6 @@ def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
     assert paired.by_examples(rows[1], rows[0], "test/bleu", BLEU) == pytest.approx(exact, abs=0.02)
     drawn = rng.integers(0, 8, (600, 8))
     again = [[bleu(of[:, i].sum(1)).mean() for i in drawn] for of in (a, b)]
-    error = paired.error(*rows, "test/bleu", BLEU)
+    error = whole(*rows, (0, 1), BLEU, "test/bleu")
     assert error == pytest.approx(np.std(np.subtract(*again)), rel=0.15)
     assert paired.value(rows[0].results, "test/bleu", BLEU).error == pytest.approx(np.std(again[0]), rel=0.15)

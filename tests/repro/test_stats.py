@@ -59,19 +59,20 @@ def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_exa
     examples = np.concatenate([hits, totals, np.full((2, 80, 2), 9)], -1).astype(float)
     score = lambda index: bleu(examples[:, index].sum(1)).mean()  # noqa: E731
     drawn = stats.bootstrap((np.arange(80),), score, n_resamples=600, vectorized=False, method="percentile", rng=8)
-    error = st.example_error(examples)
+    error = st.noise_of(examples).whole
     assert error == pytest.approx(drawn.standard_error, rel=0.1)
     mean = score(np.arange(80))
     assert st.over_examples(mean, error) == pytest.approx(drawn.confidence_interval, abs=0.4 * error)
-    found = st.mean_of([mean - 7.5, mean + 7.5], error)
+    noise = st.Noise(error, error)
+    found = st.mean_of([mean - 7.5, mean + 7.5], noise)
     assert found.printed == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.01)
     assert np.ptp(found.interval(0.95)) > 4 * np.ptp(found.printed)
-    three = st.mean_of([mean, mean + 1, mean + 2], error)
+    three = st.mean_of([mean, mean + 1, mean + 2], noise)
     assert three.printed == three.interval(0.95)
     assert st.over_examples(99.0, 2.0, (0, 100))[1] == 100 and st.over_examples(99.0, 0.0) is None
     assert st.interval((-1.0, 2.0), 3, 1) == " [-1.0, +2.0]" and st.interval(None, 1, 1) == ""
     assert st.interval((-1.0, 2.0), 2, 1) == " [-1.0, +2.0] over test examples"
-    assert st.mean_of([mean], error).certain and st.mean_of([mean, mean + 1]).printed is None
+    assert st.mean_of([mean], noise).certain and st.mean_of([mean, mean + 1]).printed is None
 
 
 def test_the_error_of_a_difference_is_that_of_paired_examples():
@@ -79,15 +80,63 @@ def test_the_error_of_a_difference_is_that_of_paired_examples():
     rng = np.random.default_rng(9)
     a = rng.normal(size=(2, 5))
     b = a + rng.normal(0, 0.1, (2, 5))
-    assert st.example_error(a, b) == pytest.approx(stats.sem((a - b).mean(0)))
-    assert st.example_error(a, b) == pytest.approx(st.example_error(b, a)) and st.example_error(a, a) == 0
-    assert st.example_error(a, b) < 0.6 * min(st.example_error(a), st.example_error(b))
+    error = st.noise_of(a, b).whole
+    assert error == pytest.approx(stats.sem((a - b).mean(0))) == pytest.approx(st.noise_of(a, b, paired=True).whole)
+    assert error == pytest.approx(st.noise_of(b, a).whole) and st.noise_of(a, a).whole == pytest.approx(0, abs=1e-8)
+    assert error < 0.6 * min(st.noise_of(a).whole, st.noise_of(b).whole)
+
+
+@pytest.mark.parametrize("paired", [False, True])
+def test_the_noise_of_single_runs_over_examples_is_counted_once(paired):
+    """Simulated: the printed error is that of drawing runs and examples again; adding the whole noise is too wide."""
+    rng, n, examples = np.random.default_rng(11), 5, 60
+    gaps, errors, old = [], [], []
+    for _ in range(600):
+        of_row, of_run = rng.normal(0, 1, (2, 1, examples)), rng.normal(0, 3, (2, n, examples))  # each run has its own
+        runs = of_row + of_run + rng.normal(0, 0.1, (2, n, 1))
+        a, b = (dict(enumerate(of)) for of in runs.mean(2))
+        noise = st.noise_of(*runs, paired=paired)
+        found = st.difference_of(a, b, paired, noise)
+        gaps.append(found.mean)
+        errors.append(found.error**2)
+        old.append(found.error**2 + noise.whole**2 - noise.common**2)
+    assert np.mean(errors) == pytest.approx(np.var(gaps), rel=0.15) and np.mean(old) > 1.4 * np.var(gaps)
+
+
+def test_runs_are_paired_where_seeds_are_alike_and_the_interval_is_then_narrower():
+    rng = np.random.default_rng(3)
+
+    def table(shared, rows=4, seeds=10):
+        own = rng.normal(size=(rows, seeds)) * np.sqrt(1 - shared) + rng.normal(size=seeds) * np.sqrt(shared)
+        return [dict(enumerate(of)) for of in own + np.arange(rows)[:, None]]
+
+    def width(rows, same):
+        return np.ptp(st.difference_of(*st.compared(rows[1], rows[0], same)).interval())
+
+    tables = {shared: [table(shared) for _ in range(200)] for shared in (0.0, 0.8)}
+    found = {shared: np.mean([st.alike(rows) for rows in of]) for shared, of in tables.items()}
+    assert found[0.0] == pytest.approx(st.ALIKE, abs=0.035) and found[0.8] > 0.99
+    ratios = {shared: np.median([width(t, st.alike(t)) / width(t, False) for t in of]) for shared, of in tables.items()}
+    assert ratios[0.8] < 0.6 and ratios[0.0] == 1.0
+    uneven = [{s: v for s, v in of.items() if s % (i + 2)} for i, of in enumerate(table(0.8))]
+    assert st.alike(uneven) and not st.alike([{1: 2.0}, {2: 3.0}]) and not st.alike([{1: 1.0, 2: 1.0}] * 2)
+    rows = np.array([[of[s] for s in range(10)] for of in tables[0.8][0]])
+    f = (
+        np.var(rows.mean(0), ddof=1)
+        * 4
+        / (np.square(rows - rows.mean(0) - rows.mean(1)[:, None] + rows.mean()).sum() / 27)
+    )
+    levels = [stats.f.sf(f, 9, 27) * k for k in (0.99, 1.01)]  # on both sides of the test's own p-value
+    with pytest.MonkeyPatch.context() as patch:
+        for level, same in zip(levels, (False, True)):
+            patch.setattr(st, "ALIKE", level)
+            assert st.alike(tables[0.8][0]) is same
 
 
 def test_the_degrees_of_freedom_are_welch_s_for_an_error_that_is_known():
     """A second sample so large that its variance is certain has the error over test examples."""
     values, other = np.array([27.1, 26.4, 28.0]), np.tile([-1.0, 1.0], 10**6) * 400
-    found = st.mean_of(values.tolist(), float(stats.sem(other)))
+    found = st.mean_of(values.tolist(), st.Noise(9.0, float(stats.sem(other))))
     welch = stats.ttest_ind(values, other, equal_var=False).confidence_interval(0.95)
     assert found.interval(0.95) == pytest.approx(welch, rel=1e-5) and 2.1 < found.df < 50
 

@@ -231,7 +231,7 @@ IN_DOUBT = {"records": records(chosen=["task.behaviour"])}
 SEEDS = {"columns": ["a"], "comparable": True}
 NONE = ["3 of 3 cells are missing", "no finished cell has this score"]
 ALONE = "one seed has no spread; two or more are needed"
-LEARNING = "still learning: best epoch 3 of 3, too few epochs to know the noise"
+LEARNING = "still learning: +1.00 [+1.00, +1.00] an epoch at the end"
 OLD = [f"{part} of recipe 9, today's is 1" for part in ("training", "evaluation")]
 NO_CURVE = ["not known: best epoch 1 of 1, fewer than 3"]
 DIRTY = {"commit": "cafe", "dirty": True}

@@ -13,7 +13,8 @@ import pytest
 
 from benchmarks.language_model import report
 from repro.claims.claim import Change, Claim, Paper
-from repro.claims.decide import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, Evidence, outcome_of
+from repro.claims.decide import Evidence, outcome_of
+from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED
 from tasks.commands import claims, records, results
 from tasks.config import compose
 

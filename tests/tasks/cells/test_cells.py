@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from repro.identity import as_named, asked_id, scoring
-from repro.statistics import corpus_score, example_error
+from repro.statistics import corpus_score, noise_of
 from repro.store import Store
 from repro.tables import paired
 from tasks.cells import _tagging, seq2seq
@@ -84,7 +84,7 @@ def test_an_interval_over_examples_is_of_the_printed_score_or_there_is_none(fini
             assert value.error == 0, full
             continue
         printed = corpus_score(rows.sum(1)) if metric.test != "mean" else rows.mean()
-        assert (printed, value.error) == (pytest.approx(score, abs=1e-3), example_error(rows)), full
+        assert (printed, value.error) == (pytest.approx(score, abs=1e-3), noise_of(rows).whole), full
         known[full] = metric.test
     of_types = [f"test/accuracy{kind}" for kind in ("", "_yes_no", "_other")]
     of_text = [f"test/{score}" for score in ("bleu", "rouge1_f", "rouge2_f", "rougeL_f")]

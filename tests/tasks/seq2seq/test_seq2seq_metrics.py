@@ -12,7 +12,7 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from repro.files import sealed
 from repro.options import read
-from repro.statistics import corpus_bleu, example_error
+from repro.statistics import corpus_bleu, noise_of
 from tasks.data import NullProgress
 from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, UNK
@@ -52,7 +52,7 @@ def test_what_is_drawn_again_for_an_interval_is_the_printed_score(name):
     assert (corpus_bleu(rows.sum(0)) if name == "bleu" else rows.mean()) == pytest.approx(values[name], rel=1e-12)
     if name == "bleu":
         assert (rows[samples][..., 3].sum(1) == 0).mean() > 0.2, "samples without a hit of four words"
-    assert example_error(rows[None]) == pytest.approx(expected.std(), rel=0.45)
+    assert noise_of(rows[None]).whole == pytest.approx(expected.std(), rel=0.45)
 
 
 def test_scores_are_of_the_case_and_the_tokens_of_the_model():
