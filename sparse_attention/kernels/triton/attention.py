@@ -24,7 +24,6 @@ from torch import Tensor
 
 from .. import triton as rows
 from ..native.attention_shape import layout
-from . import decoding, short
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
@@ -91,7 +90,7 @@ class Gradients(NamedTuple):
 
 @functools.cache
 def _kernels(name: str = "attention_kernels") -> Any:
-    """The module, imported on first use, since it imports Triton."""
+    """The module, imported on first use: it imports Triton, or this module."""
     return importlib.import_module(f"{__package__}.{name}")
 
 
@@ -149,9 +148,9 @@ def forward(
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    if block is None and heads and short.takes(q, m, e, bias, powers, scales, slopes, sinks):
+    if block is None and heads and _kernels("short").takes(q, m, e, bias, powers, scales, slopes, sinks):
         forms = lengths, spans, None if mask is None else mask.view(torch.uint8), None, None, None, None
-        return short.forward(
+        return _kernels("short").forward(
             q, k, v, room, Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e), True), save
         )
     lengths = lengths if mask is None else _ends(mask, lengths, lead, m)
@@ -162,7 +161,7 @@ def forward(
         block = _block(q.shape[-1], e, q.dtype, laden, q.dtype == torch.float32 and rows.newer(q))
     rest = lead, alpha, scale, causal, block, (heads, n, m, e)
     if few:
-        return decoding.forward(
+        return _kernels("decoding").forward(
             q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
         ), None
     if mask is not None:
@@ -210,7 +209,7 @@ def gradients(
     ``launch`` replaces that of the rows, see `launcher.ahead`.
     """
     if saved.short:
-        return Gradients(*short.gradients(grad_out, q, k, v, saved, launch), None, None, None, None, None)
+        return Gradients(*_kernels("short").gradients(grad_out, q, k, v, saved, launch), None, None, None, None, None)
     heads, n, m, e = saved.sizes
     groups, d = k.shape[:-2].numel(), q.shape[-1]
     blocks, key_blocks = saved.blocks

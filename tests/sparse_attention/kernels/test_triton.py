@@ -65,7 +65,7 @@ def test_rows_of_all_lengths_share_few_kernels(op: str, params: dict[str, float]
 
 
 def test_attention_compiles_once_for_all_lengths_and_alphas() -> None:
-    given = [(n, 2.0) for n in range(5, 101)] + [(64, 1.2 + 0.01 * i) for i in range(30)]
+    given = [(n, 2.0) for n in range(129, 225)] + [(192, 1.2 + 0.01 * i) for i in range(30)]
     seen = {
         case
         for n, alpha in given
