@@ -17,14 +17,16 @@ from . import attention, launcher
 
 MOST = 128  # queries and keys
 _KEYS = (32, 64, 128)  # of a block: few sizes, since each is compiled
-_WIDEST = 128  # channels
+_LARGEST = {torch.float32: 64 * 64, torch.float16: 128 * 128, torch.bfloat16: 128 * 128}  # keys times channels
 
 
 def takes(q: Tensor, m: int, e: int, *learned: Tensor | None) -> bool:
     """Whether the kernels take q, m keys and values of e channels; ``learned``: the forms that they do not know."""
     n, d = q.shape[-2:]
     most = min(MOST, measured(q.get_device())) if q.is_cuda else MOST
-    return 0 < m <= most and 0 < n <= most and max(d, e) <= _WIDEST and all(x is None for x in learned)
+    if not (0 < m <= most and 0 < n <= most) or any(x is not None for x in learned):
+        return False
+    return max(d, e) <= 128 and next(x for x in _KEYS if m <= x) * max(d, e) <= _LARGEST[q.dtype]
 
 
 def record(device: int | None = None) -> Path:
