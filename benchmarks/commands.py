@@ -8,6 +8,7 @@ import platform
 import re
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -99,7 +100,7 @@ def mappings(
 
 def attention(
     *,
-    n: list[int] = (),
+    n: Sequence[int] = (),
     seconds: float = 2.0,
     no_memory: bool = False,
     no_decoding: bool = False,
@@ -133,8 +134,8 @@ def attention(
 
 def training(
     *,
-    models: list[str] = (),
-    mappings: list[str] = (),
+    models: Sequence[str] = (),
+    mappings: Sequence[str] = (),
     turns: int = 40,
     device: Literal["cpu", "cuda"] = "cpu",
     threads: int = 1,
@@ -169,7 +170,7 @@ def documents(
     words: int = 400,
     batch: int = 16,
     seconds: float = 60.0,
-    mappings: list[str] = (),
+    mappings: Sequence[str] = (),
     output: str = str(DOCS / "reference" / "documents.md"),
 ) -> None:
     """Time training steps of a classifier over documents."""
@@ -183,7 +184,7 @@ def documents(
 
 def language_model(
     *,
-    only: list[str] = (),
+    only: Sequence[str] = (),
     page: bool = False,
     seconds: float = 600,
     turns: int = 5,

@@ -141,7 +141,7 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> t
     further = inspect.Parameter.VAR_POSITIONAL in [parameter.kind for parameter in wants.values()]
     free = "overrides" in wants
     for name, parameter in wants.items():
-        kind, several = parameter.annotation, typing.get_origin(parameter.annotation) is list
+        kind, several = parameter.annotation, typing.get_origin(parameter.annotation) in (list, Sequence)
         if several or types.NoneType in typing.get_args(kind):
             kind = typing.get_args(kind)[0]
         if typing.get_origin(kind) is typing.Literal:

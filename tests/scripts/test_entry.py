@@ -1,5 +1,6 @@
 """The one grammar of the scripts, on functions of its own."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from tasks.commands.entry import command
 
 @command
 def one(
-    cell: str, kind: Literal["a", "b"], *, overrides: list[str], n: int = 1, lam: float = 0.5, only: list[str] = (), heat: bool = False,
+    cell: str, kind: Literal["a", "b"], *, overrides: list[str], n: int = 1, lam: float = 0.5, only: Sequence[str] = (), heat: bool = False,
     in_: Path | None = None, on: Literal["cpu", "gpu"] | None = None, paths_outputs: str = "",
 ) -> int:  # fmt: skip
     print((cell, kind, overrides, n, lam, only, heat, in_, on, paths_outputs))
