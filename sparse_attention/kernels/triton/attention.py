@@ -209,7 +209,8 @@ def gradients(
     ``launch`` replaces that of the rows, see `launcher.ahead`.
     """
     if saved.short:
-        return Gradients(*_kernels("short").gradients(grad_out, q, k, v, saved, launch), None, None, None, None, None)
+        dq, dk, dv = _kernels("short").gradients(grad_out, q, k, v, saved, launch)
+        return Gradients(dq, dk, dv, None, None, None, None, None)
     heads, n, m, e = saved.sizes
     groups, d = k.shape[:-2].numel(), q.shape[-1]
     blocks, key_blocks = saved.blocks
