@@ -17,6 +17,7 @@ from torch.autograd import Function
 from ..kernels.native import attention as native
 from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
+from ..kernels.triton.attention_arguments import TENSORS, Saved
 from . import composition, short
 from .call import on_gpu
 from .choice import refusal
@@ -60,8 +61,8 @@ class Fused(Function):
             give_up("attention", error)
             found = None
         out, saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
-        if saved.__class__ is gpu.Saved:
-            kept, ctx.saved = saved[: gpu.TENSORS] if inputs else saved[:1], saved[gpu.TENSORS :]
+        if saved.__class__ is Saved:
+            kept, ctx.saved = saved[:TENSORS] if inputs else saved[:1], saved[TENSORS:]
             ctx.save_for_backward(q, k, v, *inputs, *kept)
         else:
             ctx.save_for_backward(q, k, v, *inputs)
@@ -74,7 +75,7 @@ class Fused(Function):
         many, saved, needs = ctx.given, ctx.saved, ctx.needs_input_grad[1:]
         inputs, kept = Inputs(*rest[:many]), rest[many:]
         if kept:
-            saved = gpu.Saved(*(kept if many else (*kept, *_FREE)), *saved)
+            saved = Saved(*(kept if many else (*kept, *_FREE)), *saved)
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
             bias = inputs.bias if needs[6:7] == (True,) else None
             try:
@@ -101,7 +102,7 @@ class Fused(Function):
         return None, *(next(each) if need else None for need in needs)
 
 
-_FREE = (None,) * (gpu.TENSORS - 1)
+_FREE = (None,) * (TENSORS - 1)
 
 
 def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers) -> Tensor:

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
-from sparse_attention.kernels.triton import _INTERPRETED, attention, short
+from sparse_attention.kernels.triton import _INTERPRETED, attention, attention_arguments, short
 
 pytestmark = pytest.mark.gpu
 KERNELS = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
@@ -293,7 +293,7 @@ def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> Non
     }
     there = [x.to(device) for x in (q, k, v)]
     views = [there[0], *(x[:, :m] for x in there[1:])]
-    assert attention._together(*views[1:])[0].data_ptr() == there[1].data_ptr()
+    assert attention_arguments.together(*views[1:])[0].data_ptr() == there[1].data_ptr()
     out, saved = attention.forward(*views, alpha=alpha, scale=0.25, causal=causal, lead=(2, 2), save=False, **given)
     assert launched == ["decode_scores", "simplex_forward", "decode_values"] and saved is None
     keep = composition.visible(n, m, each.pop("lengths", None), causal, None, spans)

@@ -15,7 +15,6 @@ already read the range of the alphas. Results are deterministic.
 from __future__ import annotations
 
 import functools
-import importlib
 import math
 from typing import Any, NamedTuple
 
@@ -23,56 +22,15 @@ import torch
 from torch import Tensor
 
 from .. import triton as rows
-from ..native.attention_shape import layout
+from . import attention_arguments as args
+from . import decoding, short
+from .attention_arguments import TENSORS, Saved
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
 
-TENSORS = 8  # number of tensors in `Saved`
-_FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 # Up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
 _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
-
-
-class Saved(NamedTuple):
-    """Data for the backward: `TENSORS` tensors, then numbers.
-
-    They are what the forward kernel wrote, and the forms, which decide which keys a query sees, and their scores.
-    """
-
-    state: Tensor  # float32, see `attention_blocks.parts_of`; empty before the forward
-    lengths: Tensor | None
-    spans: Tensor | None
-    bias: Tensor | None  # -inf where the mask hides a key; or uint8, the mask alone
-    powers: Tensor | None  # float32 [H], 1 / (alpha - 1) if each head has its own
-    scales: Tensor | None
-    slopes: Tensor | None
-    sinks: Tensor | None
-    lead: tuple[int, ...]
-    alpha: float
-    scale: float
-    causal: bool
-    block: tuple[int, int]
-    sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
-    short: bool = False  # computed by `short`
-
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """The numbers of blocks of queries and of keys."""
-        (_, n, m, _), (rows, keys) = self.sizes, self.block
-        return -(-n // rows), -(-m // keys)
-
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
-        (heads, n, _, e), blocks = self.sizes, self.blocks
-        top, tau, places = self.state[heads * n * e :].split([heads * n, heads * n, _room(heads, *blocks)])
-        flags = places[heads * math.prod(blocks) :].view(torch.int8)[: heads * math.prod(blocks)]
-        return top.view(heads, n), tau.view(heads, n), flags.view(heads, *blocks)
-
-
-def _room(heads: int, blocks: int, key_blocks: int) -> int:
-    """The float32 numbers whose memory holds a list and the flags of all blocks."""
-    return heads * blocks * key_blocks + -(-heads * blocks * key_blocks // 4)
 
 
 class Gradients(NamedTuple):
@@ -86,12 +44,6 @@ class Gradients(NamedTuple):
     scales: Tensor | None
     slopes: Tensor | None
     sinks: Tensor | None
-
-
-@functools.cache
-def _kernels(name: str = "attention_kernels") -> Any:
-    """The module, imported on first use: it imports Triton, or this module."""
-    return importlib.import_module(f"{__package__}.{name}")
 
 
 def _block(d: int, e: int, dtype: torch.dtype, laden: bool, newer: bool) -> tuple[int, int]:
@@ -140,7 +92,7 @@ def forward(
     own, heads, groups = given.get, q.shape[:-2].numel(), k.shape[:-2].numel()
     n, m, e = q.shape[-2], k.shape[-2], v.shape[-1]
     lead, block = own("lead") or (heads,), own("block")
-    k, v, room = _together(k, v)
+    k, v, room = args.together(k, v)
     lengths = spans = bias = mask = powers = scales = slopes = sinks = None
     if len(given) > 1 or "lead" not in given:
         each = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
@@ -148,11 +100,10 @@ def forward(
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    if block is None and heads and _kernels("short").takes(q, m, e, bias, powers, scales, slopes, sinks):
+    if block is None and heads and short.takes(q, m, e, bias, powers, scales, slopes, sinks):
         forms = lengths, spans, None if mask is None else mask.view(torch.uint8), None, None, None, None
-        return _kernels("short").forward(
-            q, k, v, room, Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e), True), save
-        )
+        whole = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e), True)
+        return short.forward(q, k, v, room, whole, prepare if save else None)
     lengths = lengths if mask is None else _ends(mask, lengths, lead, m)
     few = not save and block is None and powers is None and 0 < m < rows._LONGEST
     few = few and heads * n <= _DECODED[q.dtype] * groups
@@ -161,17 +112,17 @@ def forward(
         block = _block(q.shape[-1], e, q.dtype, laden, q.dtype == torch.float32 and rows.newer(q))
     rest = lead, alpha, scale, causal, block, (heads, n, m, e)
     if few:
-        return _kernels("decoding").forward(
+        return decoding.forward(
             q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
         ), None
     if mask is not None:
         bias = mask.view(torch.uint8) if bias is None else torch.where(mask, bias, -torch.inf)
     out = torch.empty_like(q) if e == q.shape[-1] else q.new_empty(*q.shape[:-1], e)
     blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
-    size = heads * n * (e + 2 if save else 2) + _room(heads, blocks, key_blocks)
+    size = heads * n * (e + 2 if save else 2) + args.room_of_blocks(heads, blocks, key_blocks)
     state = torch.empty(size, dtype=torch.float32, device=q.device)
     saved = Saved(state, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
-    visible, numbers = _visible(q, saved)
+    visible, numbers = args.visible(q, saved)
     sizes = n, m, q.shape[-1], e, heads // max(groups, 1), room, *numbers
     (start,) = _starters(q, saved, save, False)
     if save:
@@ -209,14 +160,14 @@ def gradients(
     ``launch`` replaces that of the rows, see `launcher.ahead`.
     """
     if saved.short:
-        dq, dk, dv = _kernels("short").gradients(grad_out, q, k, v, saved, launch)
+        dq, dk, dv = short.gradients(grad_out, q, k, v, saved, launch)
         return Gradients(dq, dk, dv, None, None, None, None, None)
     heads, n, m, e = saved.sizes
     groups, d = k.shape[:-2].numel(), q.shape[-1]
     blocks, key_blocks = saved.blocks
     repeat = heads // max(groups, 1)
-    dq, (k, v, room) = torch.empty_like(q), _together(k, v)
-    parts = repeat if groups * key_blocks < _FEW else 1
+    dq, (k, v, room) = torch.empty_like(q), args.together(k, v)
+    parts = repeat if groups * key_blocks < args.FEW else 1
     if parts == 1 and k.is_contiguous():
         dk, dv = torch.empty_like(k), torch.empty_like(v)
     else:
@@ -226,7 +177,7 @@ def gradients(
     some = any(x is not None for x in learned)
     along = torch.empty(heads * (n + blocks * key_blocks), dtype=torch.float32, device=q.device)
     dforms = torch.empty(4, heads, n, dtype=torch.float32, device=q.device) if some else along
-    visible, numbers = _visible(q, saved)
+    visible, numbers = args.visible(q, saved)
     given = grad_out, q, k, v, *visible, saved.state
     sizes = n, m, d, e, repeat, room, *numbers, saved.scale
     of_queries, of_keys = _starters(q, saved, True, True)
@@ -240,11 +191,13 @@ def gradients(
         dk, dv = (x.view(groups, parts, m, x.shape[-1]).sum(1).to(q.dtype) for x in (dk, dv))
     dbias = None
     if of is not None:
+        from .attention_kernels import attend_bias_backward
+
         matrices, over = _sharing(of, saved.lead)
         dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
         programs = len(matrices) * key_blocks * (1 if over else blocks)
         arrays = *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1]
-        rows.launch(_kernels().attend_bias_backward, programs, *arrays, OVER=over, **of_queries.constants)
+        rows.launch(attend_bias_backward, programs, *arrays, OVER=over, **of_queries.constants)
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
     if not some:
         return Gradients(dq, dk, dv, dbias, None, None, None, None)
@@ -262,18 +215,6 @@ def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
     return heads.reshape(math.prod(shape[i] for i in own), -1).contiguous(), shape[-2] == 1
 
 
-def _together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
-    """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
-    if k.is_contiguous() and v.is_contiguous() and not (k.is_neg() or v.is_neg()):
-        return k, v, k.shape[-2]
-    k, v = (x.detach().resolve_neg().reshape(-1, *x.shape[-2:]) for x in (k, v))
-    room = k.stride(0) // k.shape[2]
-    d, e = k.shape[2], v.shape[2]
-    if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
-        return k, v, room
-    return k.contiguous(), v.contiguous(), k.shape[1]
-
-
 def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
     """The lengths [H] after which a mask of keys, the same for all queries, hides everything: blocks there are skipped."""
     if (mask.ndim > 1 and mask.shape[-2] > 1) or mask.shape[-1] != m:
@@ -284,56 +225,12 @@ def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -
     return ends if lengths is None else lengths.minimum(ends)
 
 
-def _per_head(saved: Saved, n: int) -> int:
-    return 0 if saved.spans is None or len(saved.spans) == 1 else 2 * n
-
-
-def _sees(saved: Saved) -> int:
-    """An argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither."""
-    return (1 if saved.causal else 0) + (0 if saved.lengths is None else 2)
-
-
-@functools.lru_cache(64)
-def _no_lengths(device: torch.device) -> Tensor:
-    """Stands for lengths that are not given; it is not read."""
-    return torch.empty(1, dtype=torch.int64, device=device)
-
-
-def _bits(saved: Saved) -> int:
-    """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
-    return (saved.scales is not None) + 2 * (saved.slopes is not None) + 4 * (saved.sinks is not None)
-
-
-def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
-    """The tensors of the forms (q for those that are not given), and the numbers: steps, the factor of the scores, and r.
-
-    The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
-    """
-    alpha, scale = saved.alpha, saved.scale
-    _, lengths, spans, bias, powers, scales, slopes, sinks, *_ = saved
-    if lengths is spans is bias is powers is scales is slopes is sinks is None:
-        return (_no_lengths(q.device), *(q,) * 7), (_sees(saved), 0, 0, 0, scale * (alpha - 1), 1 / (alpha - 1))
-    at, row, key = (q, 0, 0) if saved.bias is None else layout(saved.bias, saved.lead)
-    tensors: list[Any] = [q if x is None else x for x in saved[1:TENSORS]]
-    tensors[0] = _no_lengths(q.device) if lengths is None else lengths
-    steps = (_sees(saved), _per_head(saved, q.shape[-2]), row, key)
-    factors = (scale, 0.0) if saved.powers is not None else (scale * (alpha - 1), 1 / (alpha - 1))
-    return (*tensors[:3], at, *tensors[3:]), (*steps, *factors)
-
-
-def _channels(name: str, width: int) -> dict[str, int]:
-    """The channels of a block as one power of two from 16 or a sum of two: 80 are 64 and 16."""
-    first = max(16, 1 << (width.bit_length() - 1))
-    second = max(16, 1 << (width - first - 1).bit_length()) if width > first else 0
-    return {name: 2 * first, f"{name}2": 0} if second == first else {name: first, f"{name}2": second}
-
-
 def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows.Starter, ...]:
     """What starts the kernels, the same for the same kind of call."""
     _, _, spans, bias, powers, *_ = saved
     alpha = saved.alpha if saved.alpha in (1.5, 2.0) else None  # all others share kernels
     biased = 0 if bias is None else 2 if bias.dtype == torch.uint8 else 1
-    given = spans is not None, biased, powers is not None, alpha, _bits(saved)
+    given = spans is not None, biased, powers is not None, alpha, args.bits(saved)
     return _of_kind(*given, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, rows._INTERPRETED)
 
 
@@ -341,13 +238,13 @@ def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows
 def _of_kind(
     spans: bool, bias: int, powers: bool, alpha: float | None, forms: int, block: tuple[int, int], d: int, e: int, dtype: torch.dtype, save: bool, backward: bool, interpreted: bool,
 ) -> tuple[rows.Starter, ...]:  # fmt: skip
-    kernels = _kernels()
     from . import attention_blocks
+    from . import attention_kernels as kernels
 
     rule = "EACH" if powers else {2.0: "SPARSEMAX", 1.5: "ENTMAX15", None: "ANY"}[alpha]
     kinds = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
     sizes = {"ROWS": block[0], "KEYS": block[1], "CHUNK": 16 if interpreted else 256}
-    channels = {**_channels("D", d), **_channels("E", e)}
+    channels = {**args.channels("D", d), **args.channels("E", e)}
     wide = dtype == torch.float32 or bias or powers or max(d, e) > 128
     shared = {**kinds, **sizes, **channels, "num_warps": 8 if wide else 4}
     if backward:

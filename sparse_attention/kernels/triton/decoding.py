@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from .. import triton as rows
-from . import attention
+from . import attention_arguments as args
+from .attention_arguments import Saved
 
 
-def forward(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: attention.Saved) -> Tensor:
+def forward(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, saved: Saved) -> Tensor:
     """`attention.forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
     (heads, n, m, e), d = saved.sizes, q.shape[-1]
     groups, device = k.shape[:-2].numel(), q.device
@@ -19,11 +20,11 @@ def forward(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, sav
     keys = 32 if single else 64
     blocks = -(-m // keys)
     x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
-    bits = attention._bits(saved)
+    bits = args.bits(saved)
     scored, weighed = _of(size, keys, d, e, single, saved.spans is not None, bits)
     forms = [q if y is None else y for y in (saved.spans, saved.scales, saved.slopes, saved.sinks)]
-    forms.insert(0, attention._no_lengths(device) if saved.lengths is None else saved.lengths)
-    numbers = n, m, d, heads // groups, room, attention._sees(saved), attention._per_head(saved, n), saved.scale
+    forms.insert(0, args.no_lengths(device) if saved.lengths is None else saved.lengths)
+    numbers = n, m, d, heads // groups, room, args.sees(saved), args.per_head(saved, n), saved.scale
     programs = groups * -(-x.shape[2] // keys)
     scored.go(programs, q, k, *forms, x, *numbers)
     if saved.bias is not None or mask is not None:
@@ -34,7 +35,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, room: int, mask: Tensor | None, sav
             scores.masked_fill_(~mask, -torch.inf)
     op, params = ("sparsemax", {"gamma": 1.0}) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
     p, _ = rows.OPS[op].forward(x, **params)
-    turns = max(1, groups * blocks // (2 * attention._FEW))
+    turns = max(1, groups * blocks // (2 * args.FEW))
     runs = -(-blocks // turns)
     sizes = x.shape[2], m, e, size, room, turns
     shape = (*q.shape[:-1], e)
@@ -51,9 +52,10 @@ def _of(
     size: int, keys: int, d: int, e: int, single: bool, spans: bool, forms: int
 ) -> tuple[rows.Starter, rows.Starter]:
     """What starts `decode_scores` and `decode_values` for the queries of a group."""
-    kernels = attention._kernels("decoding_kernels")
+    from . import decoding_kernels as kernels
+
     warps = 8 if single or max(d, e) > 128 else 4
     both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "num_warps": warps}
     seen = {"SPANS": spans, "FORMS": forms}
-    scored = rows.starter(kernels.decode_scores, **seen, **attention._channels("D", d), **both)
-    return scored, rows.starter(kernels.decode_values, **attention._channels("E", e), **both)
+    scored = rows.starter(kernels.decode_scores, **seen, **args.channels("D", d), **both)
+    return scored, rows.starter(kernels.decode_values, **args.channels("E", e), **both)

@@ -6,6 +6,7 @@ They take up to `MOST` keys, or fewer where ``python -m sparse_attention.kernels
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import attention, launcher
+from . import attention_arguments as args
+from . import launcher
+from .attention_arguments import Saved
 
 MOST = 128  # queries and keys
 _KEYS = (32, 64, 128)  # of a block: few sizes, since each is compiled
@@ -55,7 +58,7 @@ def _of(
     rule = getattr(attention_blocks, {2.0: "SPARSEMAX", 1.5: "ENTMAX15", None: "ANY"}[alpha]).value
     kinds = {"RULE": rule, "SPANS": spans, "BIAS": 2 if masked else 0, "FORMS": 0}
     sizes = {"ROWS": 16 if single and keys > 64 else 32, "KEYS": keys}
-    channels = {**attention._channels("D", d), **attention._channels("E", e)}
+    channels = {**args.channels("D", d), **args.channels("E", e)}
     warps = {"num_warps": 8 if keys * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}
     shared = {**kinds, **sizes, **channels, **warps}
     return launcher.starter(short_kernels.short_forward, **shared), launcher.starter(
@@ -63,7 +66,7 @@ def _of(
     )
 
 
-def _starters(q: Tensor, saved: attention.Saved) -> tuple[launcher.Starter, launcher.Starter]:
+def _starters(q: Tensor, saved: Saved) -> tuple[launcher.Starter, launcher.Starter]:
     _, _, m, e = saved.sizes
     alpha = saved.alpha if saved.alpha in (1.5, 2.0) else None
     keys = next(x for x in _KEYS if m <= x)
@@ -71,37 +74,37 @@ def _starters(q: Tensor, saved: attention.Saved) -> tuple[launcher.Starter, laun
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, room: int, saved: attention.Saved, save: bool
-) -> tuple[Tensor, attention.Saved | None]:
-    """`attention.forward`; ``saved`` gets the state."""
+    q: Tensor, k: Tensor, v: Tensor, room: int, saved: Saved, prepare: Callable[..., None] | None
+) -> tuple[Tensor, Saved | None]:
+    """`attention.forward`; ``saved`` gets the state. prepare: `attention.prepare`; None without gradients."""
     heads, n, m, e = saved.sizes
     groups = k.shape[:-2].numel()
     out = torch.empty_like(q) if e == q.shape[-1] else q.new_empty(*q.shape[:-1], e)
     saved = saved._replace(state=torch.empty(2 * heads * n, dtype=torch.float32, device=q.device))
-    visible, numbers = attention._visible(q, saved)
+    visible, numbers = args.visible(q, saved)
     start, _ = _starters(q, saved)
-    if save:
-        attention.prepare(start, q, k, v, saved)
+    if prepare:
+        prepare(start, q, k, v, saved)
     programs = heads * -(-n // start.constants["ROWS"])
     start.go(programs, q, k, v, *visible, out, saved.state, n, m, q.shape[-1], e, heads // groups, room, *numbers)
-    return out, saved if save else None
+    return out, saved if prepare else None
 
 
 def gradients(
-    g: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: attention.Saved, launch: Any = None
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, launch: Any = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """dq, dk and dv of `attention.gradients`."""
     heads, n, m, e = saved.sizes
     groups = k.shape[:-2].numel()
     repeat = heads // groups
-    parts = repeat if groups < attention._FEW else 1
-    dq, (keys, values, room) = torch.empty_like(q), attention._together(k, v)
+    parts = repeat if groups < args.FEW else 1
+    dq, (keys, values, room) = torch.empty_like(q), args.together(k, v)
     if parts == 1 and keys.is_contiguous():
         dk, dv = torch.empty_like(keys), torch.empty_like(values)
     else:
         dtype = torch.float32 if parts > 1 else k.dtype
         dk, dv = (x.new_empty(groups * parts, m, x.shape[-1], dtype=dtype) for x in (keys, values))
-    visible, numbers = attention._visible(q, saved)
+    visible, numbers = args.visible(q, saved)
     _, start = _starters(q, saved)
     sizes = n, m, q.shape[-1], e, repeat, room, *numbers, saved.scale, parts
     given = g, q, keys, values, *visible, saved.state, dq, dk, dv, *sizes

@@ -1,0 +1,112 @@
+"""What the modules that start attention kernels share: what a forward keeps, and the forms as arguments of a kernel."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..native.attention_shape import layout
+
+TENSORS = 8  # number of tensors in `Saved`
+FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
+
+
+class Saved(NamedTuple):
+    """Data for the backward: `TENSORS` tensors, then numbers.
+
+    They are what the forward kernel wrote, and the forms, which decide which keys a query sees, and their scores.
+    """
+
+    state: Tensor  # float32, see `attention_blocks.parts_of`; empty before the forward
+    lengths: Tensor | None
+    spans: Tensor | None
+    bias: Tensor | None  # -inf where the mask hides a key; or uint8, the mask alone
+    powers: Tensor | None  # float32 [H], 1 / (alpha - 1) if each head has its own
+    scales: Tensor | None
+    slopes: Tensor | None
+    sinks: Tensor | None
+    lead: tuple[int, ...]
+    alpha: float
+    scale: float
+    causal: bool
+    block: tuple[int, int]
+    sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
+    short: bool = False  # computed by `short`
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The numbers of blocks of queries and of keys."""
+        (_, n, m, _), (rows, keys) = self.sizes, self.block
+        return -(-n // rows), -(-m // keys)
+
+    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
+        (heads, n, _, e), blocks = self.sizes, self.blocks
+        top, tau, places = self.state[heads * n * e :].split([heads * n, heads * n, room_of_blocks(heads, *blocks)])
+        flags = places[heads * math.prod(blocks) :].view(torch.int8)[: heads * math.prod(blocks)]
+        return top.view(heads, n), tau.view(heads, n), flags.view(heads, *blocks)
+
+
+def room_of_blocks(heads: int, blocks: int, key_blocks: int) -> int:
+    """The float32 numbers whose memory holds a list and the flags of all blocks."""
+    return heads * blocks * key_blocks + -(-heads * blocks * key_blocks // 4)
+
+
+def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
+    """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
+    if k.is_contiguous() and v.is_contiguous() and not (k.is_neg() or v.is_neg()):
+        return k, v, k.shape[-2]
+    k, v = (x.detach().resolve_neg().reshape(-1, *x.shape[-2:]) for x in (k, v))
+    room = k.stride(0) // k.shape[2]
+    d, e = k.shape[2], v.shape[2]
+    if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
+        return k, v, room
+    return k.contiguous(), v.contiguous(), k.shape[1]
+
+
+def per_head(saved: Saved, n: int) -> int:
+    return 0 if saved.spans is None or len(saved.spans) == 1 else 2 * n
+
+
+def sees(saved: Saved) -> int:
+    """An argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither."""
+    return (1 if saved.causal else 0) + (0 if saved.lengths is None else 2)
+
+
+@functools.lru_cache(64)
+def no_lengths(device: torch.device) -> Tensor:
+    """Stands for lengths that are not given; it is not read."""
+    return torch.empty(1, dtype=torch.int64, device=device)
+
+
+def bits(saved: Saved) -> int:
+    """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
+    return (saved.scales is not None) + 2 * (saved.slopes is not None) + 4 * (saved.sinks is not None)
+
+
+def visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
+    """The tensors of the forms (q for those that are not given), and the numbers: steps, the factor of the scores, and r.
+
+    The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
+    """
+    alpha, scale = saved.alpha, saved.scale
+    _, lengths, spans, bias, powers, scales, slopes, sinks, *_ = saved
+    if lengths is spans is bias is powers is scales is slopes is sinks is None:
+        return (no_lengths(q.device), *(q,) * 7), (sees(saved), 0, 0, 0, scale * (alpha - 1), 1 / (alpha - 1))
+    at, row, key = (q, 0, 0) if saved.bias is None else layout(saved.bias, saved.lead)
+    tensors: list[Any] = [q if x is None else x for x in saved[1:TENSORS]]
+    tensors[0] = no_lengths(q.device) if lengths is None else lengths
+    steps = (sees(saved), per_head(saved, q.shape[-2]), row, key)
+    factors = (scale, 0.0) if saved.powers is not None else (scale * (alpha - 1), 1 / (alpha - 1))
+    return (*tensors[:3], at, *tensors[3:]), (*steps, *factors)
+
+
+def channels(name: str, width: int) -> dict[str, int]:
+    """The channels of a block as one power of two from 16 or a sum of two: 80 are 64 and 16."""
+    first = max(16, 1 << (width.bit_length() - 1))
+    second = max(16, 1 << (width - first - 1).bit_length()) if width > first else 0
+    return {name: 2 * first, f"{name}2": 0} if second == first else {name: first, f"{name}2": second}
