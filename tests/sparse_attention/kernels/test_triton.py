@@ -18,7 +18,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
 FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or two_tensors or (form and sink and lengths and not bias)"
-WAYS = [("1", FEW, r"\n\d passed, \d+ deselected")]
+WAYS = [("1", FEW, r"\n\d+ passed, \d+ deselected")]
 WAYS += [pytest.param("0", "", r"\n\d+ skipped in", marks=pytest.mark.slow)]
 WAYS += [pytest.param("1", "", r"\n\d+ passed, \d+ skipped", marks=pytest.mark.slow)]
 
@@ -65,13 +65,16 @@ def test_rows_of_all_lengths_share_few_kernels(op: str, params: dict[str, float]
 
 
 def test_attention_compiles_once_for_all_lengths_and_alphas() -> None:
-    given = [(n, 2.0) for n in range(129, 225)] + [(192, 1.2 + 0.01 * i) for i in range(30)]
+    """For sparsemax and for any alpha; short sequences for 32, 64 and 128 keys."""
+    given = [(n, 2.0) for n in range(5, 225)]
+    given += [(n, 1.2 + 0.01 * i) for i in range(30) for n in (20, 60, 100, 192)]
     seen = {
         case
         for n, alpha in given
         for case in ahead_of_time.launches("", partial(ahead_of_time.attend, 64, torch.bfloat16, alpha, n))
     }
-    assert {*Counter(case.name for case in seen).values()} == {2}  # sparsemax and any alpha
+    kernels = {f"attend_{kernel}": 2 for kernel in ("forward", "queries_backward", "keys_backward")}
+    assert Counter(case.name for case in seen) == kernels | {"short_forward": 2 * 3, "short_backward": 2 * 3}
 
 
 def test_kernels_start_on_the_device_of_their_tensors(monkeypatch) -> None:
