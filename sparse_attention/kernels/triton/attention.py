@@ -46,13 +46,15 @@ class Gradients(NamedTuple):
     sinks: Tensor | None
 
 
-def _block(d: int, e: int, dtype: torch.dtype, laden: bool, newer: bool) -> tuple[int, int]:
+def _block(d: int, e: int, dtype: torch.dtype, laden: bool, biased: bool, newer: bool) -> tuple[int, int]:
     """The numbers of queries and keys of a block: of the sizes tried, the largest that fits into registers.
 
     laden: there are alphas, scales, slopes, a bias or a mask. newer: products of float32 take four warps of sm_90 or newer.
     """
     wide, single = max(d, e), dtype == torch.float32
     size = (32 if single and (wide > 64 or laden or not newer) else 64) // (2 if wide > 128 else 1)
+    if single and biased and 96 < wide <= 128:  # for the gradient of the bias
+        return size // 2, size
     fewer_keys = 64 < wide <= 128 if single else laden and wide <= 128
     return size, size // 2 if fewer_keys else size
 
@@ -109,7 +111,8 @@ def forward(
     few = few and heads * n <= _DECODED[q.dtype] * groups
     if block is None:
         laden = not (powers is scales is slopes is bias is mask is None)
-        block = _block(q.shape[-1], e, q.dtype, laden, q.dtype == torch.float32 and rows.newer(q))
+        newer = q.dtype == torch.float32 and rows.newer(q)
+        block = _block(q.shape[-1], e, q.dtype, laden, bias is not None, newer)
     rest = lead, alpha, scale, causal, block, (heads, n, m, e)
     if few:
         return decoding.forward(
