@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ DRAWN = "plots"  # subfolder for the drawings
 DASHBOARD = "dashboard.html"
 RUNS = "runs.csv"
 MOST_LINES = 24  # maximum number of settings that are drawn as lines
+Printed = Callable[[Results], Mapping[str, str]]  # a cell -> metric -> the number that a paper prints for it
 
 
 def write(
@@ -25,6 +26,7 @@ def write(
     folder: Path,
     title: str,
     notes: Sequence[str] = (),
+    printed: Printed = lambda record: {},
     named: Collection[str] = (),
     lost: Sequence[Lost] = (),
 ) -> tuple[Table, list[Path]]:
@@ -32,6 +34,7 @@ def write(
 
     Args:
         notes: sentences to print below the table.
+        printed: the papers' numbers, for the page.
         named: keys that every setting names. lost: the cells without a result.
 
     Returns:
@@ -39,7 +42,7 @@ def write(
     """
     table, files = contents(records, title, notes, named, lost)
     files[RUNS] = runs.to_csv(compare.groups(records, named), lost)
-    made = part(dashboard, records, title, [*compare.told(lost, len(records)), *notes])
+    made = part(dashboard, records, title, [*compare.told(lost, len(records)), *notes], printed)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
     else:
@@ -69,7 +72,9 @@ def contents(
     return table, files
 
 
-def dashboard(records: Sequence[Results], title: str, notes: Sequence[str] = ()) -> str:
+def dashboard(
+    records: Sequence[Results], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
+) -> str:
     """A page of all cells with selects that filter by task, data, mapping and seed.
 
     Each task has a view of all seeds, and one of each seed if there are several, so that every mean and interval is
@@ -77,7 +82,7 @@ def dashboard(records: Sequence[Results], title: str, notes: Sequence[str] = ())
     """
     seeds, table = sorted({r.seed for r in records}), compare.table(compare.groups(records), "", title, notes)
     views = [
-        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group)}
+        {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group, printed)}
         for seed in ("", *(seeds if len(seeds) > 1 else ()))
         for i, group in enumerate(compare.groups([r for r in records if seed in ("", r.seed)]))
     ]
@@ -90,9 +95,13 @@ def dashboard(records: Sequence[Results], title: str, notes: Sequence[str] = ())
     return template.render(table=table, legend=screen.legend(table), views=views, filters=filters, written=written)
 
 
-def _view(group: Group) -> dict[str, Any]:
+def _view(group: Group, printed: Printed) -> dict[str, Any]:
     """The template's values for a task. With more than `MOST_LINES` settings, only the sweeps are drawn."""
     (block,) = compare.table([group], "", "").blocks
+    for row, setting in zip(block.rows, group.settings):
+        numbers = printed(setting.first)
+        for value in row.values:
+            value.printed = numbers.get(value.metric, "")
     selects = next((m for m in group.scores if m.startswith("dev/")), "")
     figures, split = part(sweeps.pictures, group), (group.score or "test/").partition("/")[0]
     if len(group.settings) <= MOST_LINES:

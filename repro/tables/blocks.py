@@ -32,6 +32,7 @@ class Value:
     within: tuple[float, float] = ANY  # the possible values of the score
     error: float = 0.0  # standard error of the mean over test examples; 0 if unknown
     best: bool = False  # whether its row is shown to be the best (`findings`)
+    printed: str = ""  # the paper's number, on the page of all cells
 
     @cached_property
     def summary(self) -> Mean | None:
@@ -50,7 +51,7 @@ class Value:
         return f"±{self.summary.std:.{self.decimals}f}" if known else ""  # type: ignore[union-attr]
 
     def text(self) -> str:
-        return " ".join(filter(None, (self.mean, self.sd)))
+        return " ".join(filter(None, (self.mean, self.sd, self.printed and f"(paper {self.printed})")))
 
     def spread(self) -> str:
         """The 95 % interval over seeds; with too few seeds, the runs (if several) and the interval over test examples."""

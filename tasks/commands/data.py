@@ -6,8 +6,6 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-ROOT = os.environ.get("SPARSE_ATTENTION_DATA", "data/cache")
-
 
 def list_(*names: str) -> None:
     """List data sets, or say how to get those that are named. Raises ValueError if a name is unknown."""
@@ -36,7 +34,7 @@ def _each(
     what: Literal["fetch", "verify", "show"],
     *names: str,
     overrides: list[str],
-    root: str = ROOT,
+    root: str = "",
     mirror: str | None = None,
     path: str | None = None,
 ) -> None:
@@ -59,6 +57,7 @@ def _each(
     _check(names)
     if not names:
         raise ValueError(f"{what} needs the name of a data set; python scripts/data.py list prints them")
+    root = root or os.environ.get("SPARSE_ATTENTION_DATA") or "data/cache"
     for name in names:
         if name not in data.set_names():
             print(data.fetch_vectors(name, root, data.Progress(), fetching=what == "fetch"))

@@ -148,8 +148,9 @@ def written(cell, tmp_path_factory):
     asked = [{"mapping__lam": lam, "seed": seed} for lam in (0.0, 0.5) for seed in (1, 2)]
     for changes in (*asked, {"mapping__lam": 0.5, "mapping__name": "sparsemax"}):
         assert cells.run(cell(**changes), store).state == "done"
-    found = records.read(store).records
-    table, files = comparison.write(found, folder, "T <b>", ["A note."])
+    found, printed = records.read(store).records, {"test/score": "41.5"}
+    paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
+    table, files = comparison.write(found, folder, "T <b>", ["A note."], paper)
     assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
     return folder, table, found
 
@@ -194,6 +195,7 @@ def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(written):
     folder, _, found = written
     text = (folder / "dashboard.html").read_text()
     page = Page(text)
+    assert page.text.count("paper 41.5") == 3 + 3, "in the rows of all seeds, whose first is 1, and in those of seed 1"
     assert "T <b>" in page.text and "A note." in page.text and "could not be made" not in text
     views = [a for tag, a in page.elements if a.get("class") == "view"]
     assert [(v["data-seed"], "hidden" in v) for v in views] == [("", False), ("1", True), ("2", True)]
