@@ -440,7 +440,8 @@ def test_two_claims_of_a_paper_have_two_ids():
 def test_papers_have_the_order_that_they_name():
     named = [Paper(*of) for of in (("b", "B", None, False), ("d", "D"), ("c", "C"), ("e", "E", 2), ("f", "F", 1))]
     assert "".join(p.paper for p in sorted(named, key=lambda p: p.place)) == "fecdb"
-    assert [p.paper for p in compose.papers()] == "niculae2017 laha2018 peters2018 martins2020 malaviya2018".split()
+    shipped = "niculae2017 laha2018 peters2018 martins2020 malaviya2018".split()
+    assert [p.paper for p in compose.papers() if p.paper in shipped] == shipped
 
 
 SHIPPED = compose.claims()
