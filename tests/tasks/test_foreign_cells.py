@@ -90,7 +90,7 @@ KINDS = {
     "another mapping": (PAGE, lambda p: p["mapping"].update(name="softmax"), "toy/softmax", False),
     "a mapping's wrong parameter": (PAGE, lambda p: p["mapping"].update(lam="x"), "lam", True),
     "an unknown model": (PAGE, lambda p: p["model"].update(name="../x"), "model.name", True),
-    "no model": (PAGE, lambda p: p.pop("model") and None, "model", True),
+    "no model": (PAGE, lambda p: p.pop("model") and None, "model", False),
     "a node that is a number": (PAGE, lambda p: p.update(train=3), "train", False),
     "a page that is a list": (PAGE, lambda p: [1, 2], "not the configuration of a cell", False),
     "plugins that are a number": (PAGE, lambda p: p.update(plugins=3), "plugins", False),
