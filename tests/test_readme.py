@@ -69,7 +69,8 @@ def test_effects_are_those_of_the_mapping_that_is_named(task, mapping, number):
 def test_counts_and_all_other_numbers():
     head = CLAIMS.partition("\n## ")[0]
     counts = re.search(
-        r"(\d+ claims of \w+ papers).*?\*\*(\d+ hold), (\d+ fail), (\d+) are open, (\d+) are not testable here\*\*", head
+        r"(\d+ claims of \w+ papers).*?\*\*(\d+ hold), (\d+ fail), (\d+) are open, (\d+) are not testable here\*\*",
+        head,
     )
     assert counts, head[:400]
     said = re.search(

@@ -70,7 +70,9 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         module = set_module(node.get("name", ""))
         if kind is not None and kind != module.KIND:
             allowed = ", ".join(set_names(kind))
-            return [f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS.get(kind, kind)}: {allowed}"]
+            return [
+                f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS.get(kind, kind)}: {allowed}"
+            ]
         read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
     except ConfigError as error:
         return error.problems
