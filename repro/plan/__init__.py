@@ -165,7 +165,8 @@ def _resolve(
             continue
         if c not in checked:
             checked.add(c)
-            for problem in experiments.check(column, cells[-1].family.METRICS):
+            named = [*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]
+            for problem in experiments.unmeasured(named, column.evaluate, cells[-1].family.METRICS):
                 problems.setdefault(problem, []).append(f"column {column.key}")
     return cells
 

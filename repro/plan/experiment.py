@@ -201,16 +201,14 @@ def _strangers(where: str, used: Iterable[str], known: Sequence[str], which: str
     return [f"{where} names {name!r}{which}{near(name, known)}" for name in used if name not in known]
 
 
-def check(column: Column, metrics: Mapping[str, Metric]) -> list[str]:
-    """Errors in the metrics that a column names; `metrics` are those of the task's family."""
-    sets = ("test", "dev", "train", *column.evaluate)
+def unmeasured(named: Iterable[str], further: Iterable[str], metrics: Mapping[str, Metric]) -> list[str]:
+    """Errors in names of metrics, `name` or `split/name`; further: test sets besides the data's own; metrics: the family's."""
+    sets = ("test", "dev", "train", *further)
     problems = []
-    for full in dict.fromkeys([*(s.metric for s in column.show), *([column.select.metric] if column.select else [])]):
+    for full in dict.fromkeys(named):
         split, slash, name = full.rpartition("/")
         if slash and split not in sets:
-            problems.append(
-                f"{full}: {split!r} is not a test set of this column{near(split, sets)}; allowed: {', '.join(sets)}"
-            )
+            problems.append(f"{full}: {split!r} is not a test set here{near(split, sets)}; allowed: {', '.join(sets)}")
         if name not in metrics:
             problems.append(f"{full}: {name!r} is not measured{near(name, metrics)}; allowed: {', '.join(metrics)}")
     return problems

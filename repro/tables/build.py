@@ -14,9 +14,10 @@ from repro import convergence
 from repro.claims.claim import Claim
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import Outcome
+from repro.errors import ConfigError
 from repro.identity import Cell, Point, Results
 from repro.plan import Plan
-from repro.plan.experiment import Select
+from repro.plan.experiment import Select, unmeasured
 from repro.plan.published import Numbers, Published
 from repro.protocol import Metric, metric_of
 from repro.statistics import Noise, holm, mean_of
@@ -72,7 +73,7 @@ def build(
 
 
 def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequence[Block]) -> list[Outcome]:
-    """The outcomes of the paper's claims on these rows."""
+    """The outcomes of the paper's claims on these rows. Raises ConfigError if a claim names a metric that does not exist."""
     experiment = plan.experiment
     mine = [claim for claim in claims if (claim.experiment, claim.profile) == (experiment.name, experiment.profile)]
     if not mine:
@@ -80,6 +81,10 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     keys = [column.key for column in experiment.columns]
     rows = {(keys[c], row.label): row for c, block in enumerate(blocks) for row in block.own if row.results}
     metrics = {name: metric for c in range(len(blocks)) for name, metric in plan.metrics(c).items()}
+    further = {name for column in experiment.columns for name in column.evaluate}
+    for claim in mine:
+        if wrong := unmeasured(filter(None, (*claim.metrics, claim.worth_metric)), further, metrics):
+            raise ConfigError(f"configs/claims/{claim.paper}.yaml, claim {claim.id}, {'; '.join(wrong)}")
     doubts: dict[str, dict[str, str]] = {}
     for (column, label), row in rows.items():
         if not row.convergence.converged:

@@ -57,26 +57,30 @@ def write(results: Path) -> int:
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
     wanted = {records.file_of(c.experiment, c.profile, results) for c in compose.claims() if c.experiment}
-    found = of_tables(records.read(path).table for path in sorted(wanted) if path.is_file())
+    tables = [records.read(path).table for path in sorted(wanted) if path.is_file()]
+    found = of_tables(tables)
     for one in found:
         part, claim, n = one.part, one.claim, f"n = {one.part.seeds}" if one.part.n else ""
         outcome, measured = one.outcome + _mark(one)[-1:], part.measured(one.decimals)
         print(f"{claim.id:3} {outcome:17} {claim.paper:13} {measured:28} {n:12} {claim.claim}")
     path = Path(outputs_folder()) / "claims.json"
-    write_atomic(path, (json.dumps([values(one) for one in found], indent=1, ensure_ascii=False) + "\n").encode())
+    write_atomic(
+        path, (json.dumps([values(one, tables) for one in found], indent=1, ensure_ascii=False) + "\n").encode()
+    )
     print(f"* changed or added after its records had been seen\n{_count(found)}")
     print(f"claims: {path}; the page with pictures: docs/claims.md")
     return 0
 
 
-def values(outcome: Outcome) -> dict[str, Any]:
-    """An outcome for a JSON file; unknown numbers are None."""
+def values(outcome: Outcome, tables: Iterable[Table] = ()) -> dict[str, Any]:
+    """An outcome for a JSON file; unknown numbers are None. Of an open claim, also what would decide it (`_lacking`)."""
     asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
     part = outcome.part
     effect, *interval = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
     told = {"version": len(outcome.claim.history) + 1, "outcome": outcome.outcome, "counts": outcome.counts}
     told |= {"effect": effect, "interval": interval, "n": part.n, "why": part.why, "p": outcome.p}
     told |= {"chance": None if math.isnan(outcome.chance) else outcome.chance, "needs": outcome.needs}
+    told |= dict(zip(("more_runs", "more_hours"), _lacking(outcome, tables))) if not outcome.counts else {}
     parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in outcome.parts]
     return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts}
 
@@ -176,21 +180,23 @@ def _lost(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {"tests": len(tested)} | {name: _and(of) if of else "none" for name, of in lost.items()}
 
 
-def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
-    """The runs that would decide an open claim, and what those that are lacking take, by the seconds of the records."""
+def _lacking(outcome: Outcome, tables: Iterable[Table]) -> tuple[int, float] | tuple[None, None]:
+    """The runs that a claim lacks for a chance of 80 %, and their hours by the records' seconds; None if over 100 a row."""
     claim = outcome.claim
     if not outcome.needs:
-        return "more than 100 runs a row"
-    rows = [
-        r
-        for t in tables
-        if t.name == claim.experiment
-        for r in t.blocks[0].own
-        if r.label in claim.rows + claim.against
-    ]
-    lacking = [(max(outcome.needs - len(row.results), 0), row.results) for row in rows if row.results]
-    hours = sum(n * sum(cell.seconds for cell in cells) / len(cells) for n, cells in lacking) / 3600
-    return f"{outcome.needs} runs a row ({sum(n for n, _ in lacking)} more, {hours:.1f} hours)"
+        return None, None
+    tested = (row for t in tables if t.name == claim.experiment for row in t.blocks[0].own)
+    rows = [row.results for row in tested if row.label in claim.rows + claim.against and row.results]
+    lacking = [(max(outcome.needs - len(cells), 0), sum(cell.seconds for cell in cells) / len(cells)) for cells in rows]
+    return sum(n for n, _ in lacking), sum(n * seconds for n, seconds in lacking) / 3600
+
+
+def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
+    """The runs that would decide an open claim, as text."""
+    runs, hours = _lacking(outcome, tables)
+    return (
+        "more than 100 runs a row" if runs is None else f"{outcome.needs} runs a row ({runs} more, {hours:.1f} hours)"
+    )
 
 
 def _and(points: Sequence[str]) -> str:

@@ -74,23 +74,18 @@ def test_what_is_wrong_is_named(experiment, change, said):
 
 
 UNKNOWN = {"test/scroe": "did you mean 'score'", "tset/score": "did you mean 'test'"}
-UNKNOWN |= {"duc2004/score": "not a test set of this column", "blue": "not measured"}
+UNKNOWN |= {"duc2004/score": "not a test set here", "blue": "not measured"}
 
 
 @pytest.mark.parametrize("metric, said", UNKNOWN.items())
-def test_metrics_that_nobody_measures(experiment, metric, said):
-    column = experiment(put("columns", "a", "show", 0, "metric", metric)).columns[0]
-    (problem,) = experiments.check(column, fake_family.METRICS)
+def test_metrics_that_nobody_measures(metric, said):
+    (problem,) = experiments.unmeasured([metric], (), fake_family.METRICS)
     assert problem.startswith(metric) and said in problem
 
 
-def test_metrics_of_a_further_test_set_and_without_a_set(experiment):
-    def change(page):
-        page["columns"]["a"] |= {"evaluate": ["duc2004"], "select": {"metric": "dev/loss", "mode": "min"}}
-        metrics = ("duc2004/score", "dev/last_gain", "best_epoch")
-        page["columns"]["a"]["show"] = [{"metric": m, "label": m} for m in metrics]
-
-    assert experiments.check(experiment(change).columns[0], fake_family.METRICS) == []
+def test_metrics_of_a_further_test_set_and_without_a_set():
+    metrics = ("dev/loss", "duc2004/score", "dev/last_gain", "best_epoch")
+    assert experiments.unmeasured(metrics, ["duc2004"], fake_family.METRICS) == []
 
 
 PRINTED = {(row, "Corpus", "BLEU"): None for row in ("theirs", "tuned")}

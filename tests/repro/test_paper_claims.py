@@ -348,8 +348,12 @@ def test_a_table_shows_its_claims(made):
     (line,) = told(claim, best={0: 3.0})
     assert line.endswith("n = 3; convergence not known."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []
-    (none,) = tables.build(*made(SOFTMAX | TUNED), claims=[replace(claim, metrics=("test/blue",))]).claims
-    assert (none.outcome, none.part.why) == (UNTESTED, "no finished cell has test/blue")
+    (none,) = tables.build(*made(SOFTMAX | TUNED), claims=[replace(claim, metrics=("train/loss",))]).claims
+    assert (none.outcome, none.part.why) == (UNTESTED, "no finished cell has train/loss")
+    with pytest.raises(ConfigError, match=r"claim 7, test/blue: 'blue' is not measured .did you mean 'bleu'"):
+        told(replace(claim, id=7, metrics=("test/bleu", "test/blue")))
+    with pytest.raises(ConfigError, match="hansards/aer: 'hansards' is not a test set here"):
+        told(replace(claim, worth_metric="hansards/aer"))
     of_words, both = replace(claim, metrics=("test/attention_support",)), (None, examples)
     built = [tables.build(*made(SOFTMAX | TUNED | third, examples=one), claims=[of_words]) for one in both]
     alone, wider = (one.claims[0].part.high - one.claims[0].part.low for one in built)
