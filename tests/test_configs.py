@@ -243,6 +243,16 @@ def test_a_finished_configuration_takes_another_data_set(composed):
         compose.with_data(config, "duc2004", ["seed=3"])
 
 
+def test_a_further_test_set_comes_from_the_mirror_that_the_command_names(composed, monkeypatch):
+    monkeypatch.delenv("SPARSE_ATTENTION_MIRROR", raising=False)
+    named, without = (composed(["task=translation", "profile=cpu", *more]) for more in (["data.mirror=here"], []))
+    assert compose.with_data(named, "hansards")["data"]["mirror"] == "here"
+    assert compose.with_data(named, "hansards", ["data.mirror=there"])["data"]["mirror"] == "there"
+    assert compose.with_data(without, "hansards")["data"]["mirror"] is None
+    monkeypatch.setenv("SPARSE_ATTENTION_MIRROR", "set")
+    assert compose.with_data(named, "hansards")["data"]["mirror"] == "set"
+
+
 def test_fairseq_does_not_get_into_the_tree(composed):
     """fairseq registers ConfigStore nodes named like pages of ours; composing after its import must give the same."""
     before = composed(["task=translation", "optim=adam"])

@@ -325,8 +325,8 @@ def module_of(config: Mapping[str, Any]) -> str:
 def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """A complete configuration with its data set replaced by `name` of configs/data, e.g. for a further test set.
 
-    `overrides` set its keys, as `data.path=FOLDER`. Raises ConfigError if the data set is unknown or of the wrong kind,
-    or a key or value is invalid.
+    `overrides` set its keys, as `data.path=FOLDER`; if neither they nor the environment set its mirror, it has that of
+    `config`. Raises ConfigError if the data set is unknown or of the wrong kind, or a key or value is invalid.
     """
     from omegaconf import OmegaConf
 
@@ -344,4 +344,6 @@ def with_data(config: Mapping[str, Any], name: str, overrides: Sequence[str] = (
     values: Any = OmegaConf.to_container(OmegaConf.merge(around, chosen), resolve=True)
     if "fallback" in values["data"]:
         values["data"]["fallback"] = None
+    if values["data"].get("mirror", "") is None:  # the folder that the command names holds all sets
+        values["data"]["mirror"] = config["data"].get("mirror")
     return completed(values)
