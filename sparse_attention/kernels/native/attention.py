@@ -8,7 +8,7 @@ docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m
     ``lam``      above 0: fusedmax with this lam instead, and ``alpha`` is 2
     ``alphas``   float [H], one for each head instead; it has a gradient
     ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs (torch aligns the starts)
-    ``lengths``  int64 [H] or [G]: keys at this position and after are padding
+    ``lengths``  int64 [H]: keys at this position and after are padding
     ``spans``    int64 [1, n, 2] or [H, n, 2]: a query sees the keys from the first number to below the second
     ``pinned``   every query also sees key 0
     ``bias``     added to the scores, broadcastable to [*lead, n, m], where H is the product of ``lead`` ([H] by default);
