@@ -207,19 +207,12 @@ def _truncated(
         if rule == "slices":
             pieces.append(_by_slices(at, form, basis, order, angles, weights))
         else:
-            turned = angles + _root_angle(form) if rule == "paper-code" else angles
+            # The authors map the disk by the symmetric root of Sigma, which is A times a rotation. The rotation matters
+            # because the paper-code rule counts one angle twice.
+            a, c, b = form.detach().unsqueeze(-1).unbind(1)
+            turned = angles + torch.atan2(-c, a + b) if rule == "paper-code" else angles
             pieces.append(angular_expectation(at, form, *basis.tensors(loc.device), order, turned, weights))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-
-def _root_angle(shape: Tensor) -> Tensor:
-    """The angle [B, 1] that corresponds to the authors' angle 0.
-
-    The authors map the disk by the symmetric root of Sigma, which is A times a rotation. The rotation matters because
-    the paper-code rule counts one angle twice.
-    """
-    a, c, b = shape.detach().unsqueeze(-1).unbind(1)
-    return torch.atan2(-c, a + b)
 
 
 def _by_slices(

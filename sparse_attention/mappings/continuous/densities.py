@@ -142,7 +142,9 @@ class BetaGaussian(Density):
     def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         if self.alpha == 1:
             return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
-        return 2 * _symmetric_beta(exponent(self.alpha) + 1, shape, self.loc, generator) - 1
+        # not torch's Beta(c, c), which does not accept a generator
+        first, second = (standard_gamma(exponent(self.alpha) + 1, shape, self.loc, generator) for _ in range(2))
+        return 2 * first / (first + second) - 1
 
 
 class Gaussian(BetaGaussian):
@@ -316,12 +318,6 @@ class LocationScale(Density):
             below = 2 * (self._slope * middle - self.g(middle) + at_zero) < u.abs()
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (torch.sign(u) * high).to(self.loc.dtype)
-
-
-def _symmetric_beta(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Beta(c, c) samples. They use torch._standard_gamma because torch's Beta does not accept a generator."""
-    first, second = (standard_gamma(concentration, shape, like, generator) for _ in range(2))
-    return first / (first + second)
 
 
 def standard_gamma(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:

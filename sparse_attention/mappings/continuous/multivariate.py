@@ -52,14 +52,10 @@ class MultivariateBetaGaussian:
         """The lower triangular A [..., n, n] for which the support is {mu + A y : |y| <= 1}."""
         return torch.sqrt(-2 * self.tau)[..., None, None] * self._cholesky
 
-    def _energy(self, t: Tensor) -> Tensor:
-        """(t - mu)' Sigma^-1 (t - mu) [...]."""
-        d = (t - self.loc).unsqueeze(-1)
-        return torch.linalg.solve_triangular(self._cholesky, d, upper=False).squeeze(-1).square().sum(-1)
-
     def pdf(self, t: Tensor) -> Tensor:
         """p(t) [...] for t [..., n]."""
-        energy = self._energy(t)
+        d = (t - self.loc).unsqueeze(-1)
+        energy = torch.linalg.solve_triangular(self._cholesky, d, upper=False).square().sum((-2, -1))
         if self.alpha == 1:
             return torch.exp(-0.5 * (energy + self._log_det) - self.n / 2 * math.log(2 * math.pi))
         rest = (-self.tau - 0.5 * energy).clamp(min=0)
