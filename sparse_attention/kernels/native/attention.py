@@ -66,19 +66,16 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second may be null
     library.attention_forward.argtypes = [shape, *[_POINTER] * 5, *out, _INT]
     library.attention_columns.argtypes = [_POINTER, _POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
-    library.attention_columns.restype = None
     library.attention_dropout.argtypes = [ctypes.c_double, *[ctypes.c_int64] * 3, _POINTER]
-    library.attention_dropout.restype = None
     library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_backward.argtypes = [shape, *[_POINTER] * 12, _INT]
     library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64, _POINTER]
-    library.attention_scatter.restype = None
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
-    library.attention_panel_sizes.restype = None
     library.attention_screen.argtypes = [_POINTER, ctypes.c_int64, _INT]
     library.attention_decode.argtypes = [*[_POINTER] * 4, ctypes.c_int64, _INT]
     library.attention_free.argtypes = [_POINTER]
-    library.attention_free.restype = None
+    for name in ("columns", "dropout", "scatter", "panel_sizes", "free"):
+        getattr(library, f"attention_{name}").restype = None
     library.sparse_attention_isa.restype = ctypes.c_char_p
     return library
 
