@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from . import build
-from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout, pairs
+from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout
 from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -94,12 +94,6 @@ class Saved:
     weights_: Tensor | None  # float32 [entries], > 0
     of: Given
     lead: tuple[int, ...]
-
-    @property
-    def density(self) -> float:
-        """The share of pairs in the support, among all pairs that causality, lengths and spans allow."""
-        allowed = pairs(self.of)
-        return int(self.row_pointers[-1]) / allowed if allowed else 0.0
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = False) -> str | None:

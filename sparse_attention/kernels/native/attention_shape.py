@@ -45,9 +45,7 @@ class Given:
 
     shape: Shape
     alphas: Tensor | None
-    lengths: Tensor | None
-    spans: Tensor | None
-    rest: tuple[Tensor, ...] = ()
+    rest: tuple[Tensor | None, ...]
 
 
 def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
@@ -99,7 +97,7 @@ def given(
     )
     shape = Shape(heads, groups, n, m, d, e, scale, causal, of_lengths, of_spans, each, pinned, alpha, of_alphas)
     shape.dropout, shape.seed, shape.lam = dropout, seed, lam or 0.0
-    rest = []
+    rest = [lengths, spans]
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:
             continue
@@ -109,20 +107,7 @@ def given(
         setattr(shape, f"{name}_at", address(at, torch.int64, heads))
         setattr(shape, f"{name}_row", row)
         rest += [x, at]
-    return Given(shape, alphas, lengths, spans, tuple(rest))
-
-
-def pairs(of: Given) -> int:
-    """The number of pairs of a query and a key that it may see."""
-    s, limits = of.shape, torch.full((1, 1), of.shape.m)
-    if of.lengths is not None:
-        limits = limits.minimum(of.lengths.view(s.heads, 1))
-    if s.causal:
-        limits = limits.minimum(torch.arange(1 + s.m - s.n, 1 + s.m))
-    if of.spans is not None:
-        limits = limits.minimum(of.spans[..., 1]) - of.spans[..., 0].clamp(min=int(s.pinned))
-    limits = limits.clamp(min=0) + int(s.pinned and of.spans is not None)
-    return int(limits.sum()) * (s.heads * s.n // limits.numel() if limits.numel() else 0)
+    return Given(shape, alphas, tuple(rest))
 
 
 class Gradients(NamedTuple):

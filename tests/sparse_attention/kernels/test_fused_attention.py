@@ -55,8 +55,6 @@ def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: b
     # a score is off by about d units in the last place of |q| |k|, and a probability by as much
     off = 1e-6 + 6e-7 * abs(scale) * float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max())
     got = dense_weights(saved).double()
-    pairs = int(seen(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
-    assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
     assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha in (2.0, "fusedmax") else off**2)
     # the approximate power of other alphas is off alike in equal weights: 3.3e-6 on AVX2 for 1,800 of them
@@ -212,7 +210,7 @@ def test_values_off_a_large_support_are_not_read() -> None:
     q[..., 0], k[:, 100:190, 0] = 1.0, -1000.0
     g = torch.randn(2, 100, 64)
     out, saved = attention.forward(q, k, v, alpha=1.05, scale=0.125)
-    assert saved is not None and saved.density == pytest.approx(0.7)
+    assert saved is not None and columns(saved).numel() == 2 * 100 * 210
     spoilt = v.clone()
     spoilt[:, 100:190] = torch.nan
     same, spared = attention.forward(q, k, spoilt, alpha=1.05, scale=0.125)
