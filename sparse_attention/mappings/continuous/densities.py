@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...rows import shape as row_shapes
 from . import gauss
-from .family import check_alpha, entropy, exponent, half_width, log_power_constant, threshold
+from .family import check_alpha, entropy, exponent, half_width, log_power_constant, positive, threshold
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
@@ -37,12 +36,8 @@ class Density:
     alpha: float
 
     def __init__(self, loc: Tensor, scale: Tensor, scale_name: str) -> None:
-        loc, scale = torch.as_tensor(loc), torch.as_tensor(scale)
-        if row_shapes.asynchronous(scale):
-            scale = scale.masked_fill(scale <= 0, torch.nan)
-        elif bool((scale <= 0).any()):
-            raise ValueError(f"{type(self).__name__}: {scale_name} must be positive, got {scale.min().item()}")
-        self.loc, self.scale = torch.broadcast_tensors(loc, scale)
+        scale = positive(torch.as_tensor(scale), f"{type(self).__name__}: {scale_name}")
+        self.loc, self.scale = torch.broadcast_tensors(torch.as_tensor(loc), scale)
 
     def pdf(self, t: Tensor) -> Tensor:
         """p(t); t and the batch shape [...] broadcast."""

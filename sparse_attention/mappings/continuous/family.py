@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...describe import Param
+from ...rows import shape as row_shapes
 
 _ALPHA = Param("alpha", low=1.0, closed_low=True, tensor=False, meaning="1 is the Gaussian, 2 sparsemax")
 # Maps alpha to the exponent k of (1 - |y|^2)^k. Attention with Gaussian RBFs has a closed form only for integer k.
@@ -42,6 +43,16 @@ def closed_form_order(alpha: float) -> int:
 def check_alpha(alpha: float) -> float:
     """alpha as a float. Raises ValueError below 1, where the tails are heavy and the support is the whole line."""
     return _ALPHA.check(float(alpha))
+
+
+def positive(x: Tensor, name: str) -> Tensor:
+    """x, checked to be positive. Raises ValueError if it is not; on a GPU, it becomes NaN instead."""
+    if row_shapes.asynchronous(x):
+        return x.masked_fill(x <= 0, torch.nan)
+    if not torch.compiler.is_compiling() and bool((x <= 0).any()):  # NaN passes this check and stays NaN in its own row
+        said = f"{name} must be positive, got {x.min().item()}"
+        raise ValueError(f"{said}; clamp it (the authors use 1e-6) or use softplus")
+    return x
 
 
 def exponent(alpha: float) -> float:
