@@ -216,7 +216,7 @@ def _open(path: Path) -> ctypes.CDLL:
     try:
         library: Any = ctypes.CDLL(str(path))
     except OSError as error:
-        raise FolderError(f"{path} cannot be loaded ({error})") from error
+        raise FolderError(f"{path} cannot be loaded ({error}); if it is damaged, delete it") from error
     library.has_threads = False
     with contextlib.suppress(AttributeError, OSError):  # no torch; or a torch without such a runtime
         runtime = ctypes.CDLL(sys.modules["torch"]._C.__file__) if "torch" in sys.modules else None

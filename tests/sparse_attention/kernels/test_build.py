@@ -122,6 +122,10 @@ def test_a_built_library_is_used_and_one_that_cannot_be_loaded_is_compiled(monke
     assert build.load("float")._name == str(compiled)
     monkeypatch.delenv("SPARSE_ATTENTION_NATIVE_ISA")
     (tmp_path / "double-portable.so").write_bytes(b"no library")
+    with pytest.raises(
+        build.FolderError, match=r"double-portable\.so cannot be loaded .*; if it is damaged, delete it"
+    ):
+        build._open(tmp_path / "double-portable.so")
     assert Path(build.load("double")._name).parent == compiled.parent
 
 
