@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..losses import fenchel_young
+from ..losses.fenchel_young import fenchel_young
 from ..mappings.constrained import constrained_sparsemax
 from ..mappings.entmax import entmax as _entmax
 from ..mappings.normalization import hardmax
