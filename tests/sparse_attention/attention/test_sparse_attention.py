@@ -124,9 +124,10 @@ def test_gradients_of_gradients(name, params):
         torch.testing.assert_close(ours.double(), right, atol=1e-3, rtol=1e-3)
 
 
-def test_gradients_of_a_batch_of_vectors(short):
+@pytest.mark.parametrize("alpha", [2.0, torch.tensor([1.2, 1.5, 1.8, 2.0])], ids=["2", "of heads"])
+def test_gradients_of_a_batch_of_vectors(alpha, short):
     q, k, v = tensors(n=40)
-    out = sa.sparse_attention(q, k, v, causal=True)
+    out = sa.sparse_attention(q, k, v, "entmax", causal=True, alpha=alpha)
     vectors = torch.randn(3, *out.shape)
     each = [torch.autograd.grad(out, (q, k, v), g, retain_graph=True) for g in vectors]
     together = torch.autograd.grad(out, (q, k, v), vectors, is_grads_batched=True)
