@@ -45,18 +45,8 @@ from .registry import Mapping, Param, Spec, UnknownMappingError, make, names, re
 
 __version__ = "0.3.0"
 __all__ = [
-    *(
-        "KeyCache",
-        "Mapping",
-        "Param",
-        "Spec",
-        "UnknownMappingError",
-        "attention",
-        "continuous",
-        "integrations",
-        "kernels",
-    ),
-    *("losses", "make", "max_omega", "names", "nn", "quality", "register", "sparse_attention", "spec", "structured"),
+    *"KeyCache Mapping Param Spec UnknownMappingError attention continuous integrations kernels losses make".split(),
+    *"max_omega names nn quality register sparse_attention spec structured".split(),
     *registry.public(),
 ]
 globals().update(registry.public())  # with a line for each, a new mapping would need one here, too

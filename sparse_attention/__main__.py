@@ -9,7 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from . import __version__, attention, kernels, make, names, spec
 
 LARGEST = 2e-5  # allowed difference of float32 weights, and of gradients of unit size, from the reference in float64
 ROUNDS = 9
-COMPARED = ("sparsemax", "entmax")  # with softmax, in `bench`
+COMPARED = {"sparsemax": "sparsemax", "entmax 1.5": "entmax"}  # with softmax, by label
 SCALE = 0.5  # of the scores of attention, whose standard deviation is then 4
 
 
@@ -38,16 +38,9 @@ def main() -> int:
     on = "one thread" if device == "cpu" else device
     print(f"\ntime of forward and backward on {on}, softmax = 1\n  rows [1024, 64]")
     x = torch.randn(1024, 64, generator=torch.Generator().manual_seed(0)).to(device).requires_grad_()
-    of_names: dict[str, Callable[[], Tensor]] = {name: partial(make(name), x) for name in of_rows}
-    _print_times(of_names, "softmax", (x,))
+    _print_times({name: partial(make(name), x) for name in of_rows}, (x,))
     print("  causal attention, 4 heads of 64, 1,024 positions (softmax: torch's scaled_dot_product_attention)")
-    q, k, v = (torch.randn(1, 4, 1024, 64, device=device, requires_grad=True) for _ in range(3))
-    attends: dict[str, Callable[[], Tensor]] = {
-        "softmax": partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, scale=SCALE),
-        "sparsemax": partial(attention.sparse_attention, q, k, v, "sparsemax", causal=True, scale=SCALE),
-        "entmax 1.5": partial(attention.sparse_attention, q, k, v, "entmax", causal=True, scale=SCALE),
-    }
-    _print_times(attends, "softmax", (q, k, v))
+    _print_times(*_attention(1024, device))
     return 0
 
 
@@ -56,22 +49,14 @@ def bench() -> int:
     device = _introduce()
     on = device if device == "cuda" else f"CPU, threads: {torch.get_num_threads()}"
     said = f"forward and backward ({on}); torch's softmax = 1"
-    print(f"{said:51}{'sparsemax':>12}{'entmax 1.5':>12}{'softmax takes':>15}")
+    print(f"{said:51}" + "".join(f"{label:>12}" for label in COMPARED) + f"{'softmax takes':>15}")
     faster = ""
     for rows, n in ((16384, 16), (4096, 64), (256, 1024), (16, 16384)):
         x = torch.randn(rows, n, device=device, requires_grad=True)
-        _print_ratios(
-            f"rows [{rows:,}, {n:,}]", {name: partial(make(name), x) for name in ("softmax", *COMPARED)}, (x,)
-        )
+        calls = {label: partial(make(name), x) for label, name in {"softmax": "softmax", **COMPARED}.items()}
+        _print_ratios(f"rows [{rows:,}, {n:,}]", calls, (x,))
     for n in (128, 512, 1024, 2048, 4096):
-        q, k, v = (torch.randn(1, 4, n, 64, device=device, requires_grad=True) for _ in range(3))
-        calls: dict[str, Callable[[], Tensor]] = {
-            name: partial(attention.sparse_attention, q, k, v, name, causal=True, scale=SCALE) for name in COMPARED
-        }
-        torchs = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, scale=SCALE)
-        ratio = _print_ratios(
-            f"causal attention, 4 heads of 64, {n:,} positions", {"softmax": torchs, **calls}, (q, k, v)
-        )
+        ratio = _print_ratios(f"causal attention, 4 heads of 64, {n:,} positions", *_attention(n, device))
         faster = faster or (f"from {n:,} positions" if ratio < 1 else "")
     print(
         f"Sparsemax attention is faster than torch's {faster or 'at none of these sizes'}. Fewer positions: as the shortest, or slower."
@@ -80,6 +65,14 @@ def bench() -> int:
         "More: the factor of 4,096 or better, if as few keys have weight: here the scores have a standard deviation of 4."
     )
     return 0
+
+
+def _attention(n: int, device: str) -> tuple[dict[str, Callable[[], Tensor]], tuple[Tensor, ...]]:
+    """Calls of causal attention over n positions, with torch's for softmax, and their tensors."""
+    q, k, v = (torch.randn(1, 4, n, 64, device=device, requires_grad=True) for _ in range(3))
+    torchs = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True, scale=SCALE)
+    ours = partial(attention.sparse_attention, q, k, v, causal=True, scale=SCALE)
+    return {"softmax": torchs, **{label: partial(ours, mapping=name) for label, name in COMPARED.items()}}, (q, k, v)
 
 
 def _introduce() -> str:
@@ -123,7 +116,7 @@ def _difference(name: str, device: str) -> float:
     return off
 
 
-def _print_ratios(label: str, calls: dict[str, Callable[[], Tensor]], leaves: tuple[Tensor, ...]) -> float:
+def _print_ratios(label: str, calls: Mapping[str, Callable[[], Tensor]], leaves: tuple[Tensor, ...]) -> float:
     """Print one line of times as multiples of softmax's, and softmax's own; returns the first multiple."""
     took = _times(calls, leaves)
     ratios = [took[name] / took["softmax"] for name in COMPARED]
@@ -131,13 +124,13 @@ def _print_ratios(label: str, calls: dict[str, Callable[[], Tensor]], leaves: tu
     return ratios[0]
 
 
-def _print_times(calls: dict[str, Callable[[], Tensor]], one: str, leaves: tuple[Tensor, ...]) -> None:
-    """Print the time of each call with its backward pass, also as a multiple of that of `one`."""
+def _print_times(calls: Mapping[str, Callable[[], Tensor]], leaves: tuple[Tensor, ...]) -> None:
+    """Print the time of each call with its backward pass, also as a multiple of softmax's."""
     for name, each in (took := _times(calls, leaves)).items():
-        print(f"    {name:22} {each / took[one]:5.2f}   {each * 1e3:8.2f} ms")
+        print(f"    {name:22} {each / took['softmax']:5.2f}   {each * 1e3:8.2f} ms")
 
 
-def _times(calls: dict[str, Callable[[], Tensor]], leaves: tuple[Tensor, ...]) -> dict[str, float]:
+def _times(calls: Mapping[str, Callable[[], Tensor]], leaves: tuple[Tensor, ...]) -> dict[str, float]:
     """The shortest time of each call with its backward pass, in seconds (other programs only add); calls take turns."""
     took: dict[str, list[float]] = {name: [] for name in calls}
     for turn in range(ROUNDS + 2):

@@ -40,9 +40,6 @@ def attention_statistics(p: Tensor, mask: Tensor | None = None) -> dict[str, flo
     p, keep = p.reshape(-1, n), keep.reshape(-1, n)
     alive = keep.any(-1)
     p, keep = p[alive], keep[alive]
-    if not len(p):
-        means = ("support", "zeros", "entropy", "max_weight", "groups", "clusters", "segments", "contiguity")
-        return {"rows": 0.0, **dict.fromkeys(means, float("nan"))}
     # Neighbours are consecutive kept positions, so move the kept positions together.
     order = torch.argsort(keep.to(torch.int8), dim=-1, descending=True, stable=True)
     p = p.masked_fill(~keep, 0.0).gather(-1, order)
@@ -138,8 +135,6 @@ def rationale_overlap(
     marked = rationale.bool() & keep
     use = marked.any(-1)
     p, marked, keep = p.detach().double()[use], marked[use], keep[use]
-    if not len(p):
-        return {"texts": 0.0, **dict.fromkeys(("precision", "recall", "f1", "mass"), float("nan"))}
     chosen = (p > threshold) & keep
     hit = (chosen & marked).sum(-1).double()
     precision = hit / chosen.sum(-1).clamp(min=1)

@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.attention import density
 from benchmarks.language_model.data import window
 from benchmarks.language_model.model import LanguageModel
-from sparse_attention.kernels.native import attention as native
 
 MAPPINGS: dict[str, tuple[str, dict[str, float]]] = {"softmax": ("softmax", {}), "sparsemax": ("sparsemax", {})}
 MAPPINGS |= {"entmax15": ("entmax", {"alpha": 1.5})}
@@ -122,10 +122,7 @@ def densities(model: LanguageModel, dev: Tensor, options: Options) -> list[float
     alpha = 2.0 if options.mapping == "sparsemax" else 1.5
     found = []
     for q, k, v in model.attended(x):
-        flat = (t[0].contiguous() for t in (q, k, v))
-        _, saved = native.forward(*flat, alpha=alpha, scale=q.shape[-1] ** -0.5, causal=True)
-        assert saved is not None
-        found.append(round(saved.density, 5))
+        found.append(round(density(*(t[0].contiguous() for t in (q, k, v)), alpha, causal=True), 5))
     return found
 
 

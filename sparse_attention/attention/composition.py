@@ -17,7 +17,6 @@ from torch import Tensor
 from .. import kernels
 from ..mappings.entmax import entmax
 from ..mappings.fusedmax import fusedmax
-from ..mappings.sparsemax import sparsemax
 from ..rows.masked import readable
 from .forms import Inputs, Numbers
 from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
@@ -66,12 +65,8 @@ def of_alpha(alpha: float, alphas: Tensor | None = None, lam: float | None = Non
     """Entmax with a fixed alpha, or with ``alphas [H]`` of the heads, or fusedmax with lam, as a mapping for `attend`."""
     if lam:
         return lambda x, keep: fusedmax(x, lam=lam, mask=keep)
-    if alphas is not None:
-        given = alphas.view(-1, 1, 1)
-        return lambda x, keep: entmax(x, alpha=given, mask=keep)
-    if alpha == 2.0:
-        return lambda x, keep: sparsemax(x, mask=keep)
-    return lambda x, keep: entmax(x, alpha=alpha, mask=keep)
+    given = alpha if alphas is None else alphas.view(-1, 1, 1)
+    return lambda x, keep: entmax(x, alpha=given, mask=keep)
 
 
 def kernel_of(alpha: float, lam: float | None, x: Tensor) -> tuple[Any, dict[str, float]]:

@@ -63,7 +63,7 @@ def by_length(function: Callable[..., Tensor], q: Tensor, k: Tensor, v: Tensor) 
     if not len(rows[0]):
         return _nested(tensors[0].new_zeros(*tensors[0].shape[:-1], v.shape[-1]), q)
     parts, places = [], []
-    for _, (queries, keys) in together(*ends):
+    for queries, keys in together(*ends):
         out = function(*(x[at].transpose(1, 2) for x, at in zip(rows, (queries, keys, keys))))
         parts.append(out.transpose(1, 2).flatten(0, 1))
         places.append(queries.flatten())

@@ -7,8 +7,6 @@ this module. ``return_support_size`` exists in later versions of the package.
 
 docs/start/coming_from.md lists what differs, and why. This module also takes ``k`` with a negative ``dim``, and a negative
 ``ignore_index``, where the package fails; normmax is differentiable in alpha and budget in the budget.
-
-Normmax and budget are implemented in ``integrations/_normmax.py``.
 """
 
 from __future__ import annotations
@@ -21,14 +19,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from ..losses import fenchel_young
+from ..losses.fenchel_young import fenchel_young
+from ..mappings.constrained import constrained_sparsemax
 from ..mappings.entmax import entmax as _entmax
+from ..mappings.normalization import hardmax
 from ..mappings.sparsemax import sparsemax as _sparsemax
 from ..registry import Param, make
 from ..rows.ragged import along
-from ..rows.shape import last
+from ..rows.shape import last, scaled
 from ..rows.slope import Slope
-from ._normmax import budget_rows, normmax_rows
 
 __version__ = "1.3"
 _ALPHA = Param("alpha", low=0.0, meaning="order of the norm")
@@ -73,7 +72,7 @@ def entmax_bisect(
 
 def normmax_bisect(X: Tensor, alpha: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
     """``argmax_{p in simplex} p.X - ||p||_alpha``; the arguments are those of :func:`entmax_bisect`."""
-    return along(normmax_rows, X, dim, None, alpha=_ALPHA.take(_for_rows(alpha, X, dim, "alpha")))
+    return along(_normmax_rows, X, dim, None, alpha=_ALPHA.take(_for_rows(alpha, X, dim, "alpha")))
 
 
 def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: int = 50) -> Tensor:
@@ -86,7 +85,38 @@ def budget_bisect(X: Tensor, budget: float | Tensor = 2, dim: int = -1, n_iter: 
         budget: >= 0; a number, or a tensor that expands to X and has size 1 along ``dim``.
         n_iter: has no effect.
     """
-    return along(budget_rows, X, dim, None, budget=_BUDGET.take(_for_rows(budget, X, dim, "budget")))
+    return along(_budget_rows, X, dim, None, budget=_BUDGET.take(_for_rows(budget, X, dim, "budget")))
+
+
+def _normmax_rows(x: Tensor, alpha: float | Tensor) -> Tensor:
+    r"""Normmax of rows ``x [..., n]``; alpha is a number or ``[..., 1]``.
+
+    With :math:`q = \alpha/(\alpha-1)`, the threshold solves :math:`\sum_i (x_i - \tau)_+^q = 1`, as that of entmax with
+    parameter :math:`2 - 1/\alpha` at the scores :math:`q x`, and :math:`p \propto (x - \tau)_+^{q-1}`. For alpha <= 1,
+    ``||p||_alpha >= 1`` with equality at the vertices, so the solution is hardmax.
+    """
+    if not isinstance(alpha, Tensor):
+        return hardmax(x) if alpha <= 1.0 else _above_one(x, alpha)
+    vertex = alpha <= 1.0
+    return torch.where(vertex, hardmax(x.detach()), _above_one(x, torch.where(vertex, 2.0, alpha)))
+
+
+def _above_one(x: Tensor, alpha: float | Tensor) -> Tensor:
+    y = _entmax(scaled(x, 1.0 - 1.0 / alpha), alpha=2.0 - 1.0 / alpha)
+    inside = y > 0
+    p = torch.where(inside, torch.where(inside, y, 1.0).pow(1.0 / alpha), y)
+    total = p.sum(-1, keepdim=True)
+    return p / total.masked_fill(total == 0, 1.0)
+
+
+def _budget_rows(x: Tensor, budget: float | Tensor) -> Tensor:
+    """Constrained sparsemax of ``x / b`` with upper bounds ``1 / b``, multiplied by b."""
+    count = (x.detach() != -torch.inf).sum(-1, keepdim=True).to(x.dtype)
+    b = torch.minimum(torch.as_tensor(budget, dtype=x.dtype, device=x.device), count)
+    some = b > 0
+    safe = torch.where(some, b, 1.0)
+    p = safe * constrained_sparsemax(x / safe, (1.0 / safe).expand(x.shape))
+    return torch.where(some | b.isnan() | x.isnan().any(-1, keepdim=True), p.clamp(max=1.0) + 0.0 * b, 0.0)
 
 
 def _for_rows(value: Any, X: Tensor, dim: int, name: str) -> Any:

@@ -94,10 +94,6 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     return dx.to(saved.dtype), dtheta, None, None, None, None
 
 
-def _constrained_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*output)
-
-
 def _constrained_backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor]:
     p, held = ctx.saved_tensors
     return REFERENCE["constrained_sparsemax"].backward(g, p, (held,), bounds=p)
@@ -112,10 +108,6 @@ def _fake_in_torch(x: Tensor, theta: Tensor | None, op: str, *_: Any) -> list[Te
     return [x.new_empty(x.shape), *groups]
 
 
-def _fake_constrained(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    return x.new_empty(x.shape), x.new_empty(x.shape, dtype=torch.int8)
-
-
 _NUMBERS = "str names, float[] values"  # the names are joined into one string, since jit.trace takes no list of strings
 for _schema, _function, _fake in (
     (f"rows(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS}) -> Tensor", _rows, _shape),
@@ -126,7 +118,7 @@ for _schema, _function, _fake in (
     ),
     (f"rows_vjp(Tensor g, Tensor x, str op, {_NUMBERS}) -> Tensor", _rows_vjp, _shape),
     (f"vjp(Tensor g, Tensor p, Tensor[] saved, str backend, str op, {_NUMBERS}) -> Tensor", _vjp, _shape),
-    ("constrained(Tensor x, Tensor u) -> (Tensor, Tensor)", _constrained, _fake_constrained),
+    ("constrained(Tensor x, Tensor u) -> (Tensor, Tensor)", _constrained, lambda x, u: (_shape(x), _shape(x).char())),
 ):
     _name = _schema.partition("(")[0]
     _LIBRARY.define(_schema)
@@ -134,7 +126,10 @@ for _schema, _function, _fake in (
     torch.library.register_fake(f"sparse_attention::{_name}", _fake, lib=_LIBRARY)
 torch.library.register_autograd("sparse_attention::rows", _backward, setup_context=_setup, lib=_LIBRARY)
 torch.library.register_autograd(
-    "sparse_attention::constrained", _constrained_backward, setup_context=_constrained_setup, lib=_LIBRARY
+    "sparse_attention::constrained",
+    _constrained_backward,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*output),
+    lib=_LIBRARY,
 )
 
 

@@ -39,19 +39,16 @@ def alike(x: Tensor, other: Tensor, name: str, than: str) -> None:
         raise ValueError(f"the sequences of {name} must have the same lengths as those of {than}")
 
 
-def together(*ends: Tensor) -> list[tuple[Tensor, list[Tensor]]]:
+def together(*ends: Tensor) -> list[list[Tensor]]:
     """The sequences whose lengths agree in all of ``ends``, int64 ``[B + 1]`` each.
 
-    For every kind of sequence: which ones they are, int64 ``[b]``, and their positions in each packed tensor, int64
-    ``[b, n]``.
+    For every kind of sequence: the positions of its ``b`` sequences in each packed tensor, int64 ``[b, n]``.
     """
     lengths, of = torch.stack([x.diff() for x in ends], -1).unique(dim=0, return_inverse=True)
-    found = []
-    for kind, sizes in enumerate(lengths.tolist()):
-        which = (of == kind).nonzero().flatten()
-        each = [x[which].unsqueeze(-1) + torch.arange(n, device=x.device) for x, n in zip(ends, sizes)]
-        found.append((which, each))
-    return found
+    return [
+        [x[:-1][of == kind].unsqueeze(-1) + torch.arange(n, device=x.device) for x, n in zip(ends, sizes)]
+        for kind, sizes in enumerate(lengths.tolist())
+    ]
 
 
 def packed(parts: list[Tensor], places: list[Tensor]) -> Tensor:
@@ -114,7 +111,7 @@ def over_rows(
         out = out.movedim(-1, dim - 1)
     else:
         parts, places = [], []
-        for _, (at,) in together(ends):
+        for (at,) in together(ends):
             if at.numel():
                 rows = [None if t is None else t[at].movedim(1, -1) for t in (x, keep)]  # [b, ..., n]
                 parts.append(function(*rows, **params).movedim(-1, 1).flatten(0, 1))

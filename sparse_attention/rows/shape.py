@@ -274,12 +274,7 @@ def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
         shaped = value.movedim(dim, -1)
     else:
         shaped = value.unsqueeze(-1)
-    try:
-        torch.broadcast_shapes(shaped.shape[:-1], lead)
-        fits = len(shaped.shape) - 1 <= len(lead)
-    except RuntimeError:
-        fits = False
-    if not fits:
+    if not broadcasts(shaped.shape[:-1], lead):
         raise ValueError(
             f"{name} of shape {tuple(value.shape)} fits neither the rows {tuple(lead)} of the scores nor, "
             f"with size 1 at dim={dim}, the scores {tuple(scores.shape)}"

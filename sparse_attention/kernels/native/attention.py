@@ -8,7 +8,7 @@ docs/reference/kernels.md. Arrays are float32: q [H, n, d], k [G, m, d], v [G, m
     ``lam``      above 0: fusedmax with this lam instead, and ``alpha`` is 2
     ``alphas``   float [H], one for each head instead; it has a gradient
     ``causal``   query i sees the keys 0 .. i + m - n: the ends are aligned, as a cache needs (torch aligns the starts)
-    ``lengths``  int64 [H] or [G]: keys at this position and after are padding
+    ``lengths``  int64 [H]: keys at this position and after are padding
     ``spans``    int64 [1, n, 2] or [H, n, 2]: a query sees the keys from the first number to below the second
     ``pinned``   every query also sees key 0
     ``bias``     added to the scores, broadcastable to [*lead, n, m], where H is the product of ``lead`` ([H] by default);
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from . import build
-from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout, pairs
+from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout
 from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -66,19 +66,16 @@ def _bound(library: ctypes.CDLL) -> ctypes.CDLL:
     out = [ctypes.POINTER(ctypes.c_void_p)] * 2  # the second may be null
     library.attention_forward.argtypes = [shape, *[_POINTER] * 5, *out, _INT]
     library.attention_columns.argtypes = [_POINTER, _POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
-    library.attention_columns.restype = None
     library.attention_dropout.argtypes = [ctypes.c_double, *[ctypes.c_int64] * 3, _POINTER]
-    library.attention_dropout.restype = None
     library.attention_spans.argtypes = [_POINTER, ctypes.c_int64, ctypes.c_int64, _POINTER]
     library.attention_backward.argtypes = [shape, *[_POINTER] * 12, _INT]
     library.attention_scatter.argtypes = [shape, *[_POINTER] * 5, ctypes.c_int64, ctypes.c_int64, _POINTER]
-    library.attention_scatter.restype = None
     library.attention_panel_sizes.argtypes = [ctypes.c_int64, sizes]
-    library.attention_panel_sizes.restype = None
     library.attention_screen.argtypes = [_POINTER, ctypes.c_int64, _INT]
     library.attention_decode.argtypes = [*[_POINTER] * 4, ctypes.c_int64, _INT]
     library.attention_free.argtypes = [_POINTER]
-    library.attention_free.restype = None
+    for name in ("columns", "dropout", "scatter", "panel_sizes", "free"):
+        getattr(library, f"attention_{name}").restype = None
     library.sparse_attention_isa.restype = ctypes.c_char_p
     return library
 
@@ -97,12 +94,6 @@ class Saved:
     weights_: Tensor | None  # float32 [entries], > 0
     of: Given
     lead: tuple[int, ...]
-
-    @property
-    def density(self) -> float:
-        """The share of pairs in the support, among all pairs that causality, lengths and spans allow."""
-        allowed = pairs(self.of)
-        return int(self.row_pointers[-1]) / allowed if allowed else 0.0
 
 
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float, decoding: bool = False) -> str | None:

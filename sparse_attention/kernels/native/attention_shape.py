@@ -45,9 +45,7 @@ class Given:
 
     shape: Shape
     alphas: Tensor | None
-    lengths: Tensor | None
-    spans: Tensor | None
-    rest: tuple[Tensor, ...] = ()
+    rest: tuple[Tensor | None, ...]
 
 
 def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
@@ -87,22 +85,19 @@ def given(
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
     mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0, lam: float | None = None,
 ) -> Given:  # fmt: skip
-    """Check the optional arguments of a call; they are described in ``attention``. Raises ``ValueError``."""
+    """Check the optional arguments of a call; they are described in ``attention``. Raises the errors of `address`."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
-    lengths = per_head(lengths, heads, groups)
-    if spans is not None and spans.shape not in ((1, n, 2), (heads, n, 2)):
-        raise ValueError(f"spans has shape {tuple(spans.shape)}; pass (1, {n}, 2) or ({heads}, {n}, 2)")
-    spans = None if spans is None else dense(spans)
+    lengths, spans = (None if x is None else dense(x) for x in (lengths, spans))
     alphas = None if alphas is None else dense(alphas.detach().to(torch.float64))
     each = spans is not None and spans.shape[0] > 1
-    of_spans = None if spans is None else address(spans, torch.int64, spans.numel())
+    of_spans = None if spans is None else address(spans, torch.int64, (heads if each else 1) * n * 2)
     of_lengths, of_alphas = (
         None if x is None else address(x, dtype, heads)
         for x, dtype in ((lengths, torch.int64), (alphas, torch.float64))
     )
     shape = Shape(heads, groups, n, m, d, e, scale, causal, of_lengths, of_spans, each, pinned, alpha, of_alphas)
     shape.dropout, shape.seed, shape.lam = dropout, seed, lam or 0.0
-    rest = []
+    rest = [lengths, spans]
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:
             continue
@@ -112,31 +107,7 @@ def given(
         setattr(shape, f"{name}_at", address(at, torch.int64, heads))
         setattr(shape, f"{name}_row", row)
         rest += [x, at]
-    return Given(shape, alphas, lengths, spans, tuple(rest))
-
-
-def per_head(lengths: Tensor | None, heads: int, groups: int) -> Tensor | None:
-    if lengths is None:
-        return None
-    if lengths.shape not in ((heads,), (groups,)):
-        raise ValueError(
-            f"lengths has shape {tuple(lengths.shape)}; pass ({heads},), one per head, or ({groups},), one per group"
-        )
-    lengths = dense(lengths.to("cpu", torch.int64))
-    return lengths if lengths.shape == (heads,) else lengths.repeat_interleave(heads // groups)
-
-
-def pairs(of: Given) -> int:
-    """The number of pairs of a query and a key that it may see."""
-    s, limits = of.shape, torch.full((1, 1), of.shape.m)
-    if of.lengths is not None:
-        limits = limits.minimum(of.lengths.view(s.heads, 1))
-    if s.causal:
-        limits = limits.minimum(torch.arange(1 + s.m - s.n, 1 + s.m))
-    if of.spans is not None:
-        limits = limits.minimum(of.spans[..., 1]) - of.spans[..., 0].clamp(min=int(s.pinned))
-    limits = limits.clamp(min=0) + int(s.pinned and of.spans is not None)
-    return int(limits.sum()) * (s.heads * s.n // limits.numel() if limits.numel() else 0)
+    return Given(shape, alphas, tuple(rest))
 
 
 class Gradients(NamedTuple):

@@ -7,8 +7,7 @@ hash of everything it depends on: sources, flags, compiler version and processor
 runtime or an OpenMP runtime, so a new torch version does not invalidate it; its threads are those of torch.
 
 Several processes may start a build at once: one compiles under a file lock, and the others wait. If locks do not work,
-all processes compile, and the last rename wins; a file gets its final name only when it is complete. Each file ends
-with a checksum, so a truncated or damaged file is detected and rebuilt.
+all processes compile, and the last rename wins; a file gets its final name only when it is complete and on the disk.
 
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
@@ -66,7 +65,6 @@ BASE_FLAGS = (
 # A compiler that does not support -march=native or -fopenmp-simd (hints for vectors, no threads) still builds a correct library.
 OPTIMISATION = (("-O3", "-march=native", "-fopenmp-simd"), ("-O2",))
 COMPILE_SECONDS = 600  # a compiler that takes longer is assumed to hang
-_MAGIC = b"sparse_attention"
 
 
 class BuildError(RuntimeError):
@@ -119,55 +117,31 @@ def built(unit: str, isa: str) -> Path | None:
 def _processor() -> str:
     """The properties of the processor on which ``-march=native`` depends."""
     facts = [platform.machine(), platform.system()]
-    with contextlib.suppress(OSError), open("/proc/cpuinfo") as cpuinfo:
-        wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
-        for line in cpuinfo:
-            if not line.strip():
-                break  # all processors are assumed to be the same
-            if line.startswith(wanted):
-                facts.append(line.strip())
+    wanted = ("model name", "flags", "Features", "CPU part", "CPU implementer")
+    with contextlib.suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]  # all processors are assumed to be the same
+        facts += [line for line in first.splitlines() if line.startswith(wanted)]
     return "\n".join(facts)
-
-
-def sources(unit: str) -> list[Path]:
-    """The source files that a unit may include.
-
-    The fused attention includes some files of the row kernels, but the row kernels include none of the fused
-    attention's.
-    """
-    return [s for s in sorted(SOURCES.iterdir()) if unit == "attention" or not s.name.startswith("attention")]
 
 
 def cache_key(compiler: list[str], version: str, isa: str, ctype: str) -> str:
     """A hash of everything that the library depends on."""
-    digest = hashlib.sha256()
-    for source in sources(ctype):
+    known = compiler, version, _processor(), ISA_FLAGS[isa], ctype, BASE_FLAGS, OPTIMISATION
+    digest = hashlib.sha256(repr(known).encode())
+    for source in sorted(SOURCES.iterdir()):
+        if ctype != "attention" and source.name.startswith("attention"):
+            continue  # the row kernels include none of the fused attention's files
         digest.update(source.name.encode() + b"\0" + source.read_bytes() + b"\0")
-    for part in (
-        " ".join(compiler),
-        version,
-        _processor(),
-        repr(ISA_FLAGS[isa]),
-        ctype,
-        repr(BASE_FLAGS),
-        repr(OPTIMISATION),
-    ):
-        digest.update(part.encode() + b"\0")
     return digest.hexdigest()[:32]
 
 
-def _is_private(path: Path) -> bool:
-    """True if the folder belongs to us and no other user can write to it, since code will be loaded from it."""
-    if not hasattr(os, "getuid"):
-        return True
-    status = path.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-
-
 def _usable(path: Path) -> bool:
+    """True if the folder belongs to us and we alone can write to it, since code will be loaded from it."""
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(path):
+        status = path.stat()
+        shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if hasattr(os, "getuid") and (shared or status.st_uid != os.getuid()):
             return False
         with tempfile.TemporaryFile(dir=path):
             return True
@@ -194,31 +168,12 @@ def cache_directory() -> Path:
 @contextlib.contextmanager
 def _lock(path: Path) -> Iterator[None]:
     """Let only one process in at a time. If locks do not work, all processes continue, which only costs time."""
-    try:
-        import fcntl
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(ImportError, OSError):
+            import fcntl
 
-        handle = open(path, "a")  # noqa: SIM115 - held until the block ends
-    except (ImportError, OSError):
+            fcntl.flock(held.enter_context(open(path, "a")), fcntl.LOCK_EX)
         yield
-        return
-    with handle:
-        with contextlib.suppress(OSError):
-            fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-
-
-def _checksum(content: bytes) -> bytes:
-    return _MAGIC + hashlib.sha256(content).digest()
-
-
-def is_intact(library: Path) -> bool:
-    """True if the file exists and ends with the checksum of its other bytes."""
-    try:
-        content = library.read_bytes()
-    except OSError:
-        return False
-    size = len(_MAGIC) + 32
-    return len(content) > size and content[-size:] == _checksum(content[:-size])
 
 
 def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
@@ -229,7 +184,8 @@ def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
             library = Path(folder, target.name)
             for optimisation in OPTIMISATION:
                 if not (last := _run(compile_command(compiler, isa, ctype, optimisation, str(library)))):
-                    library.write_bytes((content := library.read_bytes()) + _checksum(content))
+                    with open(library) as file:
+                        os.fsync(file.fileno())
                     library.replace(target)
                     return
     except OSError as error:
@@ -260,7 +216,7 @@ def _open(path: Path) -> ctypes.CDLL:
     try:
         library: Any = ctypes.CDLL(str(path))
     except OSError as error:
-        raise FolderError(f"{path} cannot be loaded ({error})") from error
+        raise FolderError(f"{path} cannot be loaded ({error}); if it is damaged, delete it") from error
     library.has_threads = False
     with contextlib.suppress(AttributeError, OSError):  # no torch; or a torch without such a runtime
         runtime = ctypes.CDLL(sys.modules["torch"]._C.__file__) if "torch" in sys.modules else None
@@ -291,9 +247,9 @@ def load(ctype: str) -> ctypes.CDLL:
             continue
         target = directory / f"{ctype}-{cache_key(compiler, version, isa, ctype)}.so"
         try:
-            if not is_intact(target):
+            if not target.exists():
                 with _lock(target.with_suffix(".lock")):
-                    if not is_intact(target):  # no other process built it while we waited
+                    if not target.exists():  # no other process built it while we waited
                         say(
                             f"compiling the CPU kernels for {ctype} into {directory}, once; 5 to 30 seconds "
                             "(ahead of time: python -m sparse_attention.kernels.native)"

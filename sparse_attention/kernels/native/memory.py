@@ -13,14 +13,7 @@ from torch import Tensor
 
 from ..reference import NoMemory
 
-
-class ByType(dict[torch.dtype, Callable[..., int]]):
-    """C functions by the dtype of their arrays."""
-
-    def __missing__(self, dtype: torch.dtype) -> Callable[..., int]:
-        known = ", ".join(map(str, self)) or "none yet: available(op, x) loads them"
-        said = f"no native kernels are loaded for {dtype}; loaded dtypes: {known}"
-        raise TypeError(said)
+ByType = dict[torch.dtype, Callable[..., int]]  # C functions by the dtype of their arrays
 
 
 def dense(x: Tensor) -> Tensor:

@@ -41,13 +41,8 @@ class Op(NamedTuple):
     gamma_gradient: Callable[..., Tensor] | None = None
 
     def gradient_of(self, name: str, dx: Tensor, p: Tensor, params: dict[str, Any]) -> Tensor:
-        """The derivative with respect to the tensor hyperparameter ``name``, in its shape.
-
-        Raises TypeError if the operation has no such derivative.
-        """
-        of = self.gamma_gradient if name == "gamma" else self.theta_gradient
-        if of is None:
-            raise TypeError(f"{self.forward.__name__} has no derivative with respect to {name}; pass it as a number")
+        """The derivative with respect to the tensor hyperparameter ``name``, in its shape."""
+        of: Any = self.gamma_gradient if name == "gamma" else self.theta_gradient
         return of(dx, p, **params).to(params[name].dtype).sum_to_size(params[name].shape)
 
 

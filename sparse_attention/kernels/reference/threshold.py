@@ -311,9 +311,7 @@ def pnormmax_p_gradient(dx: Tensor, p_out: Tensor, p: Tensor, gamma: Value) -> T
     y, support, norm = _norm(p_out, p)
     log_y = y.log()
     power = torch.where(support, y.pow(p), 0.0)
-    total = torch.where(support, y.pow(p), 0.0).sum(-1, keepdim=True)
-    total = torch.where(total == 0, 1.0, total)
-    log_norm_p = -total.log() / p**2 + (power * log_y).sum(-1, keepdim=True) / (p * total)
+    log_norm_p = ((power * log_y).sum(-1, keepdim=True) / norm.pow(p) - norm.log()) / p
     change = y.pow(p - 1.0) * norm.pow(2.0 - p) * (log_y - norm.log() + (2.0 - p) * log_norm_p)
     return -gamma * (dx * torch.where(support, change, 0.0)).sum(-1, keepdim=True)
 

@@ -25,7 +25,7 @@ from torch import Tensor
 from ...rows import shape as row_shapes
 from . import gauss
 from .bases import GaussianBasis1d
-from .family import closed_form_order, half_width
+from .family import closed_form_order, half_width, positive
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2 * math.pi)
@@ -51,7 +51,7 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
             f"mu {tuple(mu.shape)} and sigma^2 {tuple(sigma_sq.shape)} must broadcast for a basis on the line; "
             "for the plane use GaussianBasis2d"
         ) from None
-    sigma_sq = _checked_positive(sigma_sq)
+    sigma_sq = positive(sigma_sq, "sigma_sq")
     centres, widths = basis.tensors(mu.device)
     loc, variance = torch.broadcast_tensors(mu.double(), sigma_sq.double())
     if order == 0:
@@ -180,15 +180,3 @@ def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tens
     density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
     sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
     return sums[..., 0], sums[..., 1], sums[..., 2]
-
-
-def _checked_positive(sigma_sq: Tensor) -> Tensor:
-    if row_shapes.asynchronous(sigma_sq):
-        return sigma_sq.masked_fill(sigma_sq <= 0, torch.nan)
-    if torch.compiler.is_compiling():
-        return sigma_sq
-    if bool((sigma_sq <= 0).any()):  # NaN passes this check and stays NaN in its own row
-        raise ValueError(
-            f"sigma_sq must be positive, got {sigma_sq.min().item()}; clamp it (the authors use 1e-6) or use softplus"
-        )
-    return sigma_sq

@@ -73,7 +73,7 @@ def continuous_attention_2d(
             f"alpha={alpha:g} with {dim} dimensions: in more than 2, only alpha=1 is computed, whose expectations are "
             "Gaussians; use alpha=1, or a basis on the plane"
         )
-    rule = _resolve(quadrature, basis, order)
+    rule = check_quadrature(quadrature, basis, alpha)
     if n_angles is not None and n_angles < 4:
         raise ValueError(f"n_angles={n_angles} is too few; use at least 4, or None to choose it by the error bound")
     dtype = torch.promote_types(mu.dtype, covariance.dtype)
@@ -196,11 +196,10 @@ def _truncated(
     """rho [B, N] by the given rule. The batch is split into pieces so that no working tensor is large."""
     if len(loc) == 0:
         return loc.new_zeros(0, len(basis)) + 0.0 * (loc.sum() + shape.sum())
-    if rule == "paper-code":
-        angles, weights = _closed_circle(_PAPER_CODE_ANGLES if n_angles is None else n_angles, loc.device)
-    else:
-        count = n_angles if n_angles is not None else angles_needed(_sharpness(shape, basis), tolerance, order)
-        angles, weights = _half_circle(count, loc.device) if rule == "slices" else _open_circle(count, loc.device)
+    count = n_angles or _PAPER_CODE_ANGLES
+    if n_angles is None and rule != "paper-code":
+        count = angles_needed(_sharpness(shape, basis), tolerance, order)
+    angles, weights = _circle(rule, count, loc.device)
     width = len(basis) if rule != "slices" else 2 * max(len(axis[0]) for axis in basis.axes())
     rows = max(1, _MAX_ELEMENTS // (len(angles) * width))
     pieces = []
@@ -208,19 +207,12 @@ def _truncated(
         if rule == "slices":
             pieces.append(_by_slices(at, form, basis, order, angles, weights))
         else:
-            turned = angles + _root_angle(form) if rule == "paper-code" else angles
+            # The authors map the disk by the symmetric root of Sigma, which is A times a rotation. The rotation matters
+            # because the paper-code rule counts one angle twice.
+            a, c, b = form.detach().unsqueeze(-1).unbind(1)
+            turned = angles + torch.atan2(-c, a + b) if rule == "paper-code" else angles
             pieces.append(angular_expectation(at, form, *basis.tensors(loc.device), order, turned, weights))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
-
-
-def _root_angle(shape: Tensor) -> Tensor:
-    """The angle [B, 1] that corresponds to the authors' angle 0.
-
-    The authors map the disk by the symmetric root of Sigma, which is A times a rotation. The rotation matters because
-    the paper-code rule counts one angle twice.
-    """
-    a, c, b = shape.detach().unsqueeze(-1).unbind(1)
-    return torch.atan2(-c, a + b)
 
 
 def _by_slices(
@@ -279,39 +271,29 @@ def _angles_for(kappa: float, tolerance: float, order: int) -> int:
     return 2 * math.ceil(points / 2)
 
 
-@row_shapes.kept(256)
-def _half_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """`count` points of the circle, folded onto (0, pi): the integrand of the slices is even, and 0 at both ends."""
+@row_shapes.kept(512)
+def _circle(rule: str, count: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """The angles of `count` points on the full circle, and their weights.
+
+    Slices fold them onto (0, pi): their integrand is even, and 0 at both ends. In the authors' rule, the angles include
+    both 0 and 2 pi, and every weight is 2 pi / count.
+    """
     half = max(count // 2, 2)
-    angles = torch.arange(1, half, dtype=torch.float64, device=device) * (math.pi / half)
-    return angles, torch.full_like(angles, math.pi / half)
+    first, last, step = (1, half, math.pi / half) if rule == "slices" else (0, count, 2 * math.pi / count)
+    angles = torch.arange(first, last, dtype=torch.float64, device=device) * step
+    if rule == "paper-code":
+        angles = torch.linspace(0.0, 2 * math.pi, count, dtype=torch.float64, device=device)
+    return angles, torch.full_like(angles, step)
 
 
-@row_shapes.kept(256)
-def _open_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    angles = torch.arange(count, dtype=torch.float64, device=device) * (2 * math.pi / count)
-    return angles, torch.full_like(angles, 2 * math.pi / count)
-
-
-@row_shapes.kept(8)
-def _closed_circle(count: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The authors' rule: the points include both 0 and 2 pi, and every weight is 2 pi / count."""
-    angles = torch.linspace(0.0, 2 * math.pi, count, dtype=torch.float64, device=device)
-    return angles, torch.full_like(angles, 2 * math.pi / count)
-
-
-def check_quadrature(quadrature: str, basis: GaussianBasis2d, alpha: float) -> None:
-    """Raises ValueError if the rule is unknown or cannot be used with the basis or with alpha."""
-    _resolve(quadrature, basis, closed_form_order(alpha))
-
-
-def _resolve(quadrature: str, basis: GaussianBasis2d, order: int) -> str:
+def check_quadrature(quadrature: str, basis: GaussianBasis2d, alpha: float) -> str:
+    """The rule to use. Raises ValueError if it is unknown or cannot be used with the basis or with alpha."""
     QUADRATURE.check(quadrature)
     if quadrature == "slices" and not basis.separable:
         raise ValueError(
             "quadrature='slices' needs centres on a grid and one diagonal covariance (GaussianBasis2d.grid); use 'auto'"
         )
-    if quadrature == "paper-code" and order > 1:
+    if quadrature == "paper-code" and closed_form_order(alpha) > 1:
         raise ValueError("quadrature='paper-code' exists only for alpha 1 and 2, as in the authors' code; use 'auto'")
     if quadrature == "auto":
         return "slices" if basis.separable else "angular"

@@ -20,9 +20,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...rows import shape as row_shapes
 from . import gauss
-from .family import check_alpha, exponent, half_width, log_ball_constant
+from .family import check_alpha, entropy, exponent, half_width, log_power_constant, positive, threshold
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
@@ -37,12 +36,8 @@ class Density:
     alpha: float
 
     def __init__(self, loc: Tensor, scale: Tensor, scale_name: str) -> None:
-        loc, scale = torch.as_tensor(loc), torch.as_tensor(scale)
-        if row_shapes.asynchronous(scale):
-            scale = scale.masked_fill(scale <= 0, torch.nan)
-        elif bool((scale <= 0).any()):
-            raise ValueError(f"{type(self).__name__}: {scale_name} must be positive, got {scale.min().item()}")
-        self.loc, self.scale = torch.broadcast_tensors(loc, scale)
+        scale = positive(torch.as_tensor(scale), f"{type(self).__name__}: {scale_name}")
+        self.loc, self.scale = torch.broadcast_tensors(torch.as_tensor(loc), scale)
 
     def pdf(self, t: Tensor) -> Tensor:
         """p(t); t and the batch shape [...] broadcast."""
@@ -50,7 +45,7 @@ class Density:
 
     def half_width(self) -> Tensor:
         """Half the length of the support [...]; inf if the support is the whole line."""
-        raise NotImplementedError
+        return torch.full_like(self.loc, math.inf)
 
     def support(self) -> tuple[Tensor, Tensor]:
         """The ends (low [...], high [...]) of the support."""
@@ -110,9 +105,7 @@ class BetaGaussian(Density):
         return self.scale
 
     def half_width(self) -> Tensor:
-        if self.alpha == 1:
-            return torch.full_like(self.loc, math.inf)
-        return half_width(self.scale, self.alpha)
+        return super().half_width() if self.alpha == 1 else half_width(self.scale, self.alpha)
 
     @property
     def tau(self) -> Tensor:
@@ -120,16 +113,14 @@ class BetaGaussian(Density):
 
         Raises ValueError for alpha = 1.
         """
-        if self.alpha == 1:
-            raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
-        return -self.half_width().square() / (2 * self.scale)
+        return threshold(self.scale.log(), self.alpha, 1)
 
     def pdf(self, t: Tensor) -> Tensor:
         if self.alpha == 1:
             return torch.exp(-0.5 * (t - self.loc).square() / self.scale) / (_SQRT_2PI * self.scale.sqrt())
-        a = self.half_width()
+        a, k = self.half_width(), exponent(self.alpha)
         rest = (1 - ((t - self.loc) / a).square()).clamp(min=0)
-        return math.exp(log_ball_constant(self.alpha)) / a * rest ** exponent(self.alpha)
+        return math.exp(log_power_constant(k, 1)) / a * rest**k
 
     @property
     def variance(self) -> Tensor:
@@ -138,21 +129,7 @@ class BetaGaussian(Density):
         return self.half_width().square() / (1 + 2 * self.alpha * exponent(self.alpha))
 
     def entropy(self, alpha: float | None = None) -> Tensor:
-        alpha = self.alpha if alpha is None else check_alpha(alpha)
-        if self.alpha == 1:
-            if alpha == 1:
-                return 0.5 * torch.log(2 * math.pi * math.e * self.scale)
-            power = (2 * math.pi * self.scale) ** ((1 - alpha) / 2) / math.sqrt(alpha)
-            return (1 - power) / (alpha * (alpha - 1))
-        a, k, log_c = self.half_width(), exponent(self.alpha), log_ball_constant(self.alpha)
-        if alpha == 1:
-            # E[log(1 - y^2)], y^2 ~ Beta(1/2, k + 1)
-            low, high = torch.digamma(torch.tensor([k + 1, k + 1.5], dtype=torch.float64)).tolist()
-            return torch.log(a) - log_c - k * (low - high)
-        # int C^alpha (1 - y^2)^(k alpha) dy is a Beta function.
-        q = k * alpha
-        log_beta = 0.5 * math.log(math.pi) + math.lgamma(q + 1) - math.lgamma(q + 1.5)
-        return (1 - math.exp(alpha * log_c + log_beta) * a ** (1 - alpha)) / (alpha * (alpha - 1))
+        return entropy(self.alpha, alpha, 1, self.scale.log())
 
     def _unit_scale(self) -> Tensor:
         return self.scale.sqrt() if self.alpha == 1 else self.half_width()
@@ -160,7 +137,9 @@ class BetaGaussian(Density):
     def _unit_sample(self, shape: torch.Size, generator: torch.Generator | None) -> Tensor:
         if self.alpha == 1:
             return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
-        return 2 * _symmetric_beta(exponent(self.alpha) + 1, shape, self.loc, generator) - 1
+        # not torch's Beta(c, c), which does not accept a generator
+        first, second = (standard_gamma(exponent(self.alpha) + 1, shape, self.loc, generator) for _ in range(2))
+        return 2 * first / (first + second) - 1
 
 
 class Gaussian(BetaGaussian):
@@ -198,9 +177,6 @@ class Laplace(Density):
 
     def __init__(self, mu: Tensor, b: Tensor) -> None:
         super().__init__(mu, b, "b")
-
-    def half_width(self) -> Tensor:
-        return torch.full_like(self.loc, math.inf)
 
     def pdf(self, t: Tensor) -> Tensor:
         return torch.exp(-(t - self.loc).abs() / self.scale) / (2 * self.scale)
@@ -337,12 +313,6 @@ class LocationScale(Density):
             below = 2 * (self._slope * middle - self.g(middle) + at_zero) < u.abs()
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (torch.sign(u) * high).to(self.loc.dtype)
-
-
-def _symmetric_beta(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Beta(c, c) samples. They use torch._standard_gamma because torch's Beta does not accept a generator."""
-    first, second = (standard_gamma(concentration, shape, like, generator) for _ in range(2))
-    return first / (first + second)
 
 
 def standard_gamma(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:

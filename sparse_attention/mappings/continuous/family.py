@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from ...describe import Param
+from ...rows import shape as row_shapes
 
 _ALPHA = Param("alpha", low=1.0, closed_low=True, tensor=False, meaning="1 is the Gaussian, 2 sparsemax")
 # Maps alpha to the exponent k of (1 - |y|^2)^k. Attention with Gaussian RBFs has a closed form only for integer k.
@@ -44,6 +45,16 @@ def check_alpha(alpha: float) -> float:
     return _ALPHA.check(float(alpha))
 
 
+def positive(x: Tensor, name: str) -> Tensor:
+    """x, checked to be positive. Raises ValueError if it is not; on a GPU, it becomes NaN instead."""
+    if row_shapes.asynchronous(x):
+        return x.masked_fill(x <= 0, torch.nan)
+    if not torch.compiler.is_compiling() and bool((x <= 0).any()):  # NaN passes this check and stays NaN in its own row
+        said = f"{name} must be positive, got {x.min().item()}"
+        raise ValueError(f"{said}; clamp it (the authors use 1e-6) or use softplus")
+    return x
+
+
 def exponent(alpha: float) -> float:
     """k = 1 / (alpha - 1), the power of the truncated quadratic."""
     return 1.0 / (alpha - 1.0)
@@ -55,19 +66,39 @@ def radius(alpha: float, n: int = 1) -> float:
     return math.exp((log_power_constant(k, n) + k * math.log(2 * k)) / (2 * k + n))
 
 
-def log_ball_constant(alpha: float, n: int = 1) -> float:
-    """log C, for the constant C that makes C (1 - |y|^2)^k a density on the unit ball of R^n."""
-    return log_power_constant(exponent(alpha), n)
-
-
 def log_power_constant(k: float, n: int) -> float:
-    """-log of the integral of (1 - |y|^2)^k over the unit ball of R^n."""
+    """log C, for the constant C that makes C (1 - |y|^2)^k a density on the unit ball of R^n."""
     return math.lgamma(n / 2 + k + 1) - math.lgamma(k + 1) - n / 2 * math.log(math.pi)
 
 
 def threshold(log_det: Tensor, alpha: float, n: int) -> Tensor:
-    """The threshold tau [...] from log |Sigma| [...]; for alpha = 2, this is the lambda of Eqs. 10 and 11."""
+    """The threshold tau [...] from log |Sigma| [...]; for alpha = 2, this is the lambda of Eqs. 10 and 11.
+
+    Raises ValueError for alpha = 1.
+    """
+    if alpha == 1:
+        raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
     return -0.5 * radius(alpha, n) ** 2 * torch.exp(-log_det / (n + 2 * exponent(alpha)))
+
+
+def entropy(of: float, alpha: float | None, n: int, log_det: Tensor) -> Tensor:
+    """H_alpha [...] of the density for ``of`` in n dimensions from log |Sigma| [...], in nats; None: alpha is ``of``."""
+    alpha = of if alpha is None else check_alpha(alpha)
+    if of == 1:
+        log_volume = 0.5 * (n * math.log(2 * math.pi) + log_det)
+        log_power = -0.5 * n * math.log(alpha)  # of int p^alpha for log_volume = 0
+        shannon = 0.5 * n
+    else:
+        k = exponent(of)
+        log_c = log_power_constant(k, n)
+        log_volume = 0.5 * n * torch.log(-2 * threshold(log_det, of, n)) + 0.5 * log_det  # log |A|
+        log_power = alpha * log_c - log_power_constant(k * alpha, n)
+        # E[log(1 - |y|^2)], |y|^2 ~ Beta(n / 2, k + 1)
+        low, high = torch.digamma(torch.tensor([k + 1, n / 2 + k + 1], dtype=torch.float64)).tolist()
+        shannon = -log_c - k * (low - high)
+    if alpha == 1:
+        return log_volume + shannon
+    return (1 - torch.exp(log_power + (1 - alpha) * log_volume)) / (alpha * (alpha - 1))
 
 
 def half_width(sigma_sq: Tensor, alpha: float) -> Tensor:

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...rows.shape import constant, in_float64
+from ...rows.shape import constant, in_float64, not_boolean
 from .attention1d import continuous_attention_1d
 from .attention2d import QUADRATURE, check_quadrature, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
@@ -225,9 +225,10 @@ class ContinuousAttention2d(nn.Module):
 
     def _check_size(self, values: Tensor) -> None:
         if values.shape[1] != self.grid[0] * self.grid[1]:
-            said = f"values have {values.shape[1]} positions, but the layer was built for {self.grid[0]} x {self.grid[1]}; "
-            said += "build it with grid=(rows, columns) of the feature map"
-            raise ValueError(said)
+            raise ValueError(
+                f"values have {values.shape[1]} positions, but the layer was built for {self.grid[0]} x {self.grid[1]}; "
+                "build it with grid=(rows, columns) of the feature map"
+            )
 
     def extra_repr(self) -> str:
         return f"grid={self.grid}, {self.basis!r}, alpha={self.alpha:.4g}, quadrature={self.quadrature!r}"
@@ -269,23 +270,14 @@ class MultimodalAttention2d(ContinuousAttention2d):
         self._check_size(values)
         mask = _checked_mask(mask, values, weights)
         positions = self._positions.to(weights.device)
+        given: dict[str, Any] = {"initial_variance": self.initial_variance}
         if self.training:
             device = self.generator.device if self.generator is not None else None
             k = int(torch.randint(1, self.max_components + 1, (), generator=self.generator, device=device))
-            mixture = fit_mixture(
-                weights, positions, k, 5, initial_variance=self.initial_variance, generator=self.generator
-            )
+            mixture = fit_mixture(weights, positions, k, 5, **given, generator=self.generator)
         else:
-            mixture = select_mixture(
-                weights,
-                positions,
-                self.max_components,
-                10,
-                3,
-                self.penalty,
-                initial_variance=self.initial_variance,
-                generator=torch.Generator().manual_seed(0),
-            )
+            given |= {"penalty": self.penalty, "generator": torch.Generator().manual_seed(0)}
+            mixture = select_mixture(weights, positions, self.max_components, **given)
         dtype = torch.promote_types(weights.dtype, torch.float32)
         r = mixture_expectation(mixture, self.basis, self.alpha).to(dtype)
         info = ContinuousInfo(mixture.mu, mixture.covariance, r, r, weights, mixture)
@@ -305,24 +297,18 @@ def _weighted_sum(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tenso
 def _check_one_source(**sources: object) -> None:
     given = [name for name, value in sources.items() if value is not None]
     if len(given) != 1:
-        said = f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}"
-        raise ValueError(said)
+        raise ValueError(f"give exactly one of {', '.join(sources)}; got {', '.join(given) or 'none'}")
 
 
 def _checked_mask(mask: Tensor | None, values: Tensor, weights: Tensor | None) -> Tensor | None:
     """The mask [B, L] of values [B, L, D], or None. Raises TypeError or ValueError that names what does not fit."""
     allowed = tuple(values.shape[:2])
     if weights is not None and (weights.shape[0], weights.shape[-1]) != allowed:
-        said = f"weights {tuple(weights.shape)} must have the batch and positions {allowed} of the values"
-        raise ValueError(said)
-    if mask is None:
-        return None
-    if mask.dtype != torch.bool:
-        said = f"mask has dtype {mask.dtype}; it must be boolean, True = keep (use mask.bool())"
-        raise TypeError(said)
-    if mask.shape != allowed:
-        said = f"mask of shape {tuple(mask.shape)} must have the shape {allowed} of the values"
-        raise ValueError(said)
+        raise ValueError(f"weights {tuple(weights.shape)} must have the batch and positions {allowed} of the values")
+    if mask is not None and mask.dtype != torch.bool:
+        raise not_boolean(mask)
+    if mask is not None and mask.shape != allowed:
+        raise ValueError(f"mask of shape {tuple(mask.shape)} must have the shape {allowed} of the values")
     return mask
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .densities import standard_gamma
-from .family import check_alpha, exponent, log_ball_constant, log_power_constant, threshold
+from .family import check_alpha, entropy, exponent, threshold
 
 
 class MultivariateBetaGaussian:
@@ -46,22 +46,16 @@ class MultivariateBetaGaussian:
     @property
     def tau(self) -> Tensor:
         """The threshold [...]; for alpha = 2, this is the lambda of Eq. 11. Raises ValueError for alpha = 1."""
-        if self.alpha == 1:
-            raise ValueError("the Gaussian (alpha=1) has no threshold; use alpha > 1")
         return threshold(self._log_det, self.alpha, self.n)
 
     def support_map(self) -> Tensor:
         """The lower triangular A [..., n, n] for which the support is {mu + A y : |y| <= 1}."""
         return torch.sqrt(-2 * self.tau)[..., None, None] * self._cholesky
 
-    def _energy(self, t: Tensor) -> Tensor:
-        """(t - mu)' Sigma^-1 (t - mu) [...]."""
-        d = (t - self.loc).unsqueeze(-1)
-        return torch.linalg.solve_triangular(self._cholesky, d, upper=False).squeeze(-1).square().sum(-1)
-
     def pdf(self, t: Tensor) -> Tensor:
         """p(t) [...] for t [..., n]."""
-        energy = self._energy(t)
+        d = (t - self.loc).unsqueeze(-1)
+        energy = torch.linalg.solve_triangular(self._cholesky, d, upper=False).square().sum((-2, -1))
         if self.alpha == 1:
             return torch.exp(-0.5 * (energy + self._log_det) - self.n / 2 * math.log(2 * math.pi))
         rest = (-self.tau - 0.5 * energy).clamp(min=0)
@@ -82,22 +76,7 @@ class MultivariateBetaGaussian:
 
     def entropy(self, alpha: float | None = None) -> Tensor:
         """H_alpha [...] in nats; alpha = 1 gives the Shannon entropy, None the entropy that defines this density."""
-        alpha = self.alpha if alpha is None else check_alpha(alpha)
-        n = self.n
-        if self.alpha == 1:
-            if alpha == 1:
-                return 0.5 * (self._log_det + n * math.log(2 * math.pi * math.e))
-            power = torch.exp(0.5 * (1 - alpha) * (n * math.log(2 * math.pi) + self._log_det)) * alpha ** (-n / 2)
-            return (1 - power) / (alpha * (alpha - 1))
-        k, log_c = exponent(self.alpha), log_ball_constant(self.alpha, n)
-        log_volume = 0.5 * n * torch.log(-2 * self.tau) + 0.5 * self._log_det  # log |A|
-        if alpha == 1:
-            # E[log(1 - |y|^2)], |y|^2 ~ Beta(n / 2, k + 1)
-            expected_log = _digamma(k + 1) - _digamma(n / 2 + k + 1)
-            return log_volume - log_c - k * expected_log
-        # int (1 - |y|^2)^(k alpha) dy is 1 / C for the ball constant C of the power k alpha
-        log_power = alpha * log_c - log_power_constant(k * alpha, n)
-        return (1 - torch.exp(log_power + (1 - alpha) * log_volume)) / (alpha * (alpha - 1))
+        return entropy(self.alpha, alpha, self.n, self._log_det)
 
     def rsample(self, sample_shape: Sequence[int] = (), generator: torch.Generator | None = None) -> Tensor:
         """Samples [*sample_shape, ..., n] with gradients with respect to mu and Sigma."""
@@ -133,8 +112,3 @@ class MultivariateGaussian(MultivariateBetaGaussian):
 
     def __init__(self, mu: Tensor, covariance: Tensor) -> None:
         super().__init__(mu, covariance, 1.0)
-
-
-def _digamma(x: float) -> float:
-    """Digamma of a Python float."""
-    return torch.digamma(torch.tensor(x, dtype=torch.float64)).item()

@@ -14,7 +14,6 @@ from torch import Tensor
 
 import sparse_attention as sa
 from sparse_attention.kernels.native import attention, decoding, memory
-from sparse_attention.kernels.native.attention_shape import per_head
 
 Row = np.ndarray
 
@@ -140,6 +139,6 @@ def decoded(
     q: Tensor, k: Tensor, v: Tensor, panels: decoding.KeyPanels, lengths: Tensor | None = None, **given: float
 ) -> Tensor:
     """One step of decoding: q [H, d] -> [H, e]."""
-    lengths = per_head(lengths, q.shape[0], k.shape[0])  # must outlive the step
+    lengths = None if lengths is None else memory.dense(lengths)  # must outlive the step
     ready = decoding.step(q.shape[0], k, v, panels, lengths=lengths, **given)
     return ready(memory.dense(q), q.new_empty(q.shape[0], v.shape[2]))

@@ -55,8 +55,6 @@ def compare(q: Tensor, k: Tensor, v: Tensor, alpha: Alpha, scale=None, causal: b
     # a score is off by about d units in the last place of |q| |k|, and a probability by as much
     off = 1e-6 + 6e-7 * abs(scale) * float(q.double().norm(dim=-1).max() * k.double().norm(dim=-1).max())
     got = dense_weights(saved).double()
-    pairs = int(seen(q.shape[0], q.shape[1], k.shape[1], causal, lengths).sum())
-    assert saved.density == pytest.approx(int((got > 0).sum()) / pairs, abs=1e-12)
     assert float((got - p).abs().max()) <= 3 * off
     assert float(torch.where((got > 0) != (p > 0), got + p, 0).max()) <= (off if alpha in (2.0, "fusedmax") else off**2)
     # the approximate power of other alphas is off alike in equal weights: 3.3e-6 on AVX2 for 1,800 of them
@@ -107,44 +105,31 @@ def test_it_is_the_composition(shape: tuple[int, ...], sharpness: float, causal:
     compare(*drawn(*shape, sharpness=sharpness), alpha, causal=causal)
 
 
-def outlier(q: Tensor, k: Tensor, v: Tensor) -> None:
-    k[..., 3] *= 1000
-
-
-def ties(q: Tensor, k: Tensor, v: Tensor) -> None:
-    q.round_()
-    k.round_()
-
-
-def equal_keys(q: Tensor, k: Tensor, v: Tensor) -> None:
-    k[:] = k[:, :1].clone()
-
-
-def zeros(q: Tensor, k: Tensor, v: Tensor) -> None:
-    q.zero_()
-
-
-def subnormal(q: Tensor, k: Tensor, v: Tensor) -> None:
-    q *= 1e-39
-
-
-def offset(q: Tensor, k: Tensor, v: Tensor) -> None:
-    k += 30
-
-
-def drift(q: Tensor, k: Tensor, v: Tensor) -> None:  # away from the keys that chose the rounding
-    k += torch.linspace(0, 30, k.shape[1])[:, None]
-
-
-def rising(q: Tensor, k: Tensor, v: Tensor) -> None:  # every key beats all before it
+def rising(q: Tensor, k: Tensor, v: Tensor) -> None:
+    """Every key beats all before it."""
     q[:] = q[:, :1].clone()
     order = (k @ q[:1, 0, :, None]).squeeze(-1).argsort(-1)
     k[:] = k.gather(1, order.unsqueeze(-1).expand_as(k))
 
 
+SPOIL: dict[str, Callable[[Tensor, Tensor, Tensor], Any]] = {
+    "outlier": lambda q, k, v: k[..., 3].mul_(1000),
+    "ties": lambda q, k, v: (q.round_(), k.round_()),
+    "equal keys": lambda q, k, v: k.copy_(k[:, :1].clone().expand_as(k)),
+    "zeros": lambda q, k, v: q.zero_(),
+    "subnormal": lambda q, k, v: q.mul_(1e-39),
+    "offset": lambda q, k, v: k.add_(30),
+    "rising": rising,
+}
+GROWING = {"nothing": lambda *_: None, **SPOIL}
+GROWING["drift"] = lambda q, k, v: k.add_(
+    torch.linspace(0, 30, k.shape[1])[:, None]
+)  # from the keys that chose the rounding
+
+
 @pytest.mark.parametrize("alpha", ANY)
-@pytest.mark.parametrize("spoil", [outlier, ties, equal_keys, zeros, subnormal, offset, rising])
-def test_adversarial_inputs(spoil: Callable[[Tensor, Tensor, Tensor], None], alpha: Alpha) -> None:
+@pytest.mark.parametrize("spoil", SPOIL.values(), ids=SPOIL)
+def test_adversarial_inputs(spoil: Callable[..., Any], alpha: Alpha) -> None:
     q, k, v = drawn(1, 1, 100, 1800, 64, 64, sharpness=2.0)  # enough keys to screen, few enough candidates
     spoil(q, k, v)
     compare(q, k, v, alpha)
@@ -225,7 +210,7 @@ def test_values_off_a_large_support_are_not_read() -> None:
     q[..., 0], k[:, 100:190, 0] = 1.0, -1000.0
     g = torch.randn(2, 100, 64)
     out, saved = attention.forward(q, k, v, alpha=1.05, scale=0.125)
-    assert saved is not None and saved.density == pytest.approx(0.7)
+    assert saved is not None and columns(saved).numel() == 2 * 100 * 210
     spoilt = v.clone()
     spoilt[:, 100:190] = torch.nan
     same, spared = attention.forward(q, k, spoilt, alpha=1.05, scale=0.125)
@@ -271,17 +256,16 @@ def test_refusals_name_what_is_in_the_way() -> None:
     q, k, v = drawn(4, 2, 3, 5, 8, 8)
     assert "1.3" in (attention.refusal(q, k, v, 1.3, decoding=True) or "")
     assert "float64" in (attention.refusal(q, k.double(), v, 2.0) or "")
-    with pytest.raises(ValueError, match=r"lengths has shape \(3,\)"):
+    with pytest.raises(ValueError, match=r"needs 4 values, not a tensor of shape \(3,\)"):
         attention.forward(q, k, v, alpha=2.0, scale=1.0, lengths=torch.tensor([1, 2, 3]))
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize("spoil", [None, outlier, ties, equal_keys, zeros, subnormal, offset, drift, rising])
-def test_decoding_on_a_growing_cache(spoil: Callable[[Tensor, Tensor, Tensor], None] | None, alpha: Alpha) -> None:
+@pytest.mark.parametrize("spoil", GROWING.values(), ids=GROWING)
+def test_decoding_on_a_growing_cache(spoil: Callable[..., Any], alpha: Alpha) -> None:
     """A prompt, then a key at a time, then one that is cut and reordered: always what one query over all keys gives."""
     q, k, v = drawn(4, 2, 1, 1500, 64, 48)
-    if spoil:
-        spoil(q, k, v)
+    spoil(q, k, v)
     if spoil is rising:
         k = k[:1].repeat(2, 1, 1)
     panels = decoding.KeyPanels(2, 64)
