@@ -151,12 +151,14 @@ def _fused(
     if plan is None or (kept is not None and foreign(kept)):
         return None
     x, dtype = x.contiguous(), scores.dtype
-    form = backend.form(kept, dtype if dtype in FULL else dtype_of_result(scores), x.shape)
+    form = plan.form  # for most calls
+    if kept is not None or dtype not in FULL:
+        form = backend.form(kept, dtype if dtype in FULL else dtype_of_result(scores), x.shape)
     try:
         if x.requires_grad and _grad_enabled():
-            p = _differentiable(x, (op, params, plan, plain, form))
+            p = _differentiable(x, (plan, plain, form))
         else:
-            p = plan[0](x, form)[0]
+            p = plan.forward(x, form)[0]
     except backend.LaunchFailed as error:
         backend.give_up(op, error)
         return None
@@ -313,35 +315,39 @@ class _Fused(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Tensor:
-        _, _, plan, plain, form = call
-        p, saved = plan[0](x, form)
-        if plain is None:
-            ctx.save_for_backward(p, *saved)
-        else:  # only operations that are not in the reference need the mask and the scores again
-            ctx.save_for_backward(p, *saved, form[0], x)
-        if form[0] is not None or form[2] is not x.dtype:
-            call = (*call[:4], form.__class__(None, form[1], x.dtype))
-        ctx.call = call
+        plan, plain, form = call
+        p, saved = plan.forward(x, form)
+        if (
+            plain is not None
+        ):  # an operation that is not in the reference has saved the scores, and needs the mask again
+            saved = (*saved, form.mask)
+            ctx.layout = form.layout
+        ctx.to_save = (p, *saved)  # what save_for_backward does
+        ctx.plan, ctx.plain = plan, plain
         return p  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        op, params, plan, plain, form = ctx.call
-        p, *saved = ctx.saved_tensors
+        plan, plain = ctx.plan, ctx.plain
+        (op, params, _, backward, form), (p, *saved) = plan, ctx.saved_tensors
         if plain is not None:
-            *saved, mask, x = saved
+            x, mask = saved
+            saved, form = [x], form._replace(mask=mask, layout=ctx.layout)
         if _grad_enabled() or batched(g) or foreign(g):
             wide = g.float()
             if plain is not None:
-                masked = x.float() if mask is None else x.float().masked_fill(mask == 0, -torch.inf)
-                (dx,) = torch.autograd.grad(plain(masked), x, wide, create_graph=True)
+                create = _grad_enabled()  # if not, the gradients are batched
+                with torch.enable_grad():
+                    masked = x.float() if mask is None else x.float().masked_fill(~mask, -torch.inf)
+                    again = plain(masked)
+                (dx,) = torch.autograd.grad(again, x, wide, create_graph=create)
             elif REFERENCE[op].smooth:
                 dx = REFERENCE[op].backward(wide, p.float(), (), **params)
             else:
                 dx = _linear(wide, p.detach(), saved, kernels.backend("triton").OPS[op], params)
             dx = dx.to(form.dtype)
         else:
-            dx = plan[1](g, p, saved, form if plain is None else form._replace(mask=mask))
+            dx = backward(g, p, saved, form)
         return dx, None
 
 

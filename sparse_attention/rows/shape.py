@@ -220,12 +220,12 @@ def fits(mask: Tensor, sizes: Sequence[int], device: torch.device, dtype: torch.
     if mask.dtype is not dtype or mask.device != device or mask.layout is not STRIDED or mask.is_nested:
         return False
     own = mask.shape
-    if own == sizes:
-        return True
-    for size, there in zip(reversed(own), reversed(sizes)):
-        if size != there and size != 1:
-            return False
-    return len(own) <= len(sizes)
+    return own == sizes or _expands(own, sizes)
+
+
+@functools.lru_cache(1024)
+def _expands(own: Sequence[int], sizes: Sequence[int]) -> bool:
+    return len(own) <= len(sizes) and all(size in (1, there) for size, there in zip(reversed(own), reversed(sizes)))
 
 
 def not_boolean(mask: Tensor) -> TypeError:

@@ -92,6 +92,7 @@ def test_the_kernels_equal_the_composition(case, dtype, small, device, launched,
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
     monkeypatch.setattr(short, "MOST", 128 if small else 0)
+    monkeypatch.setattr(short, "_fits", lambda *_: True)  # spilled registers change no value
     given = {"alpha": alpha, "scale": 0.25, "causal": causal, "lengths": lengths, "block": None if small else BLOCK}
     out, saved = attention.forward(*ours, **given)
     found = (out, *attention.gradients(g.to(device), *ours, saved)[:3])

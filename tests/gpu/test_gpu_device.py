@@ -41,6 +41,37 @@ def test_the_same_bits_each_time(alpha, device, launched) -> None:
     assert launched == 3 * KERNELS
 
 
+def test_rows_in_a_graph_on_another_stream_and_under_a_profiler(device) -> None:
+    """The same values, and the profiler shows the kernels."""
+    x, g, mask = (
+        torch.randn(64, 50, device="cuda"),
+        torch.randn(64, 50, device="cuda"),
+        torch.rand(50, device="cuda") > 0.3,
+    )
+
+    def both() -> list[Tensor]:
+        leaf = x.detach().requires_grad_()
+        p = sa.sparsemax(leaf, mask=mask)
+        return [p.detach(), *torch.autograd.grad(p, leaf, g)]
+
+    expected, aside = both(), torch.cuda.Stream()
+    aside.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(aside):
+        found = both()
+    torch.cuda.current_stream().wait_stream(aside)
+    assert all(map(torch.equal, found, expected))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = both()
+    x.mul_(0.5)
+    graph.replay()
+    with torch.profiler.profile() as seen:
+        expected = both()
+        torch.cuda.synchronize()
+    assert all(map(torch.equal, found, expected))
+    assert {"simplex_forward", "weighted_backward"} <= {e.name for e in seen.events()}
+
+
 def test_a_cuda_graph_and_a_compiled_function(device, launched) -> None:
     """Both replay what they recorded on new values; nothing in it reads a value on the host."""
     given = batch()

@@ -74,3 +74,37 @@ def test_rows_equal_the_reference(name, params, forward, backward, dtype, device
                 ours, theirs = ours.detach().cpu().double(), theirs.detach()
                 assert torch.equal(~ours.isnan().any(-1), rows), (shape, which)
                 assert float((ours - theirs)[rows].abs().max()) <= tolerance, (shape, which)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("name, params", [(name, params) for name, params, *_ in MAPPINGS if name != "softmax"])
+def test_what_autograd_asks_of_rows(name, params, masked, device, launched) -> None:
+    """Second derivatives, batches of gradients, a graph used again, hooks of saved tensors, and writing to the result."""
+    torch.manual_seed(0)
+    scores, g, h = (torch.randn(3, 7, dtype=torch.float64) for _ in range(3))
+    keep = torch.rand(3, 7) > 0.2 if masked else None
+
+    def derivatives(on: str, dtype: torch.dtype) -> list[torch.Tensor]:
+        x, a, b = (t.to(on, dtype, copy=True).requires_grad_() for t in (scores, g, h))
+        p = getattr(sa, name)(x, mask=None if keep is None else keep.to(on), **params)
+        (dx,) = torch.autograd.grad(p, x, a, create_graph=True)
+        second = torch.autograd.grad(dx, (x, a), b, retain_graph=True, materialize_grads=True)
+        rows = torch.autograd.grad(p, x, torch.stack([a, b]).detach(), is_grads_batched=True, retain_graph=True)
+        again = torch.autograd.grad(p, x, a.detach())
+        return [t.detach().cpu().double() for t in (p, dx, *second, *rows, *again)]
+
+    found = derivatives(device, torch.float32)
+    assert launched[0].endswith("_forward") and launched[-1].endswith("_backward")
+    with sa.kernels.use("reference"):
+        expected = derivatives("cpu", torch.float64)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert float((ours - theirs).abs().max()) < 1e-4
+    x, packed = scores.to(device, torch.float32).requires_grad_(), []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: packed.append(t) or t.cpu(), lambda t: t.to(device)):
+        p = getattr(sa, name)(x, mask=None if keep is None else keep.to(device), **params)
+    (dx,) = torch.autograd.grad(p, x, g.to(device, torch.float32))
+    assert packed and float((dx.cpu().double() - expected[1]).abs().max()) < 1e-4
+    p = getattr(sa, name)(x, **params)
+    p.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        torch.autograd.grad(p, x, g.to(device, torch.float32))

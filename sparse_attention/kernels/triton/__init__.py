@@ -107,17 +107,18 @@ def exact(params: dict[str, float]) -> bool:
 class Form(NamedTuple):
     """Extra arguments of a kernel: the mask to apply and the dtype to round to.
 
-    mask: uint8, nonzero = keep, for rows of shape [R / (size1 size2), size1, size2]. layout: size1, size2, then the
-    mask's strides in those three dimensions and along n. dtype: dtype of the attention or the gradient; by default the
-    input's.
+    mask: bool, True = keep, for rows of shape [R / (size1 size2), size1, size2]. layout: size1, size2, then the
+    mask's strides in those three dimensions and along n; empty without a mask. dtype: dtype of the attention or the
+    gradient; by default the input's.
     """
 
     mask: Tensor | None = None
-    layout: tuple[int, ...] = (1, 1, 0, 0, 0, 0)
+    layout: tuple[int, ...] = ()
     dtype: torch.dtype | None = None
 
 
 PLAIN = Form()
+_UNMASKED = {"size1": 1, "size2": 1, "s0": 0, "s1": 0, "s2": 0, "s3": 0}  # the layout of a kernel that reads no mask
 _FREE = {dtype: Form(dtype=dtype) for dtype in _DTYPES}
 
 
@@ -132,7 +133,7 @@ def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = 
     layout = _layout(mask.shape, mask.stride(), shape)
     if layout is None:
         return form(mask.expand(shape).contiguous(), dtype)
-    return Form(mask.view(torch.uint8), layout, dtype)
+    return Form(mask, layout, dtype)
 
 
 @functools.lru_cache(1024)
@@ -172,8 +173,10 @@ def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **consta
     if "RULE" in constants:
         rule = getattr(kernels, constants["RULE"])
         constants["RULE"] = getattr(rule, "value", rule)
+    if constants.get("MASKED") is False:
+        constants |= _UNMASKED
     sizes = _sizes(n, each, few)
-    return starter(getattr(kernels, name), **constants, **sizes), sizes["ROWS"]
+    return starter(getattr(kernels, name), True, **constants, **sizes), sizes["ROWS"]
 
 
 def _like(x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -182,7 +185,17 @@ def _like(x: Tensor, dtype: torch.dtype | None) -> Tensor:
 
 Forward = Callable[[Tensor, Form], Result]
 Backward = Callable[[Tensor, Tensor, Any, Form], Tensor]
-Plan = tuple[Forward, Backward]
+Pair = tuple[Forward, Backward]
+
+
+class Plan(NamedTuple):
+    """How to compute an operation on rows of one kind. form: of the backward, without a mask."""
+
+    op: str
+    params: dict[str, float]
+    forward: Forward
+    backward: Backward
+    form: Form
 
 
 def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
@@ -194,25 +207,28 @@ def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | N
 
 @functools.lru_cache(2048)
 def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **params: float) -> Plan | None:
-    return _made(op, n, masked, **params) if _takes(op, n, dtype, device) and exact(params) else None
+    if not (_takes(op, n, dtype, device) and exact(params)):
+        return None
+    return Plan(op, params, *_made(op, n, masked, **params), _FREE[dtype])
 
 
 @functools.lru_cache(2048)
-def _made(op: str, n: int, masked: bool, **params: float) -> Plan:
+def _made(op: str, n: int, masked: bool, **params: float) -> Pair:
     return OPS[op].make(n, masked, **params)
 
 
 class Kernel:
     """One operation; ``make(n, masked, **params)`` makes its forward and backward for rows of n entries."""
 
-    def __init__(self, op: str, make: Callable[..., Plan]):
+    def __init__(self, op: str, make: Callable[..., Pair]):
         self.op, self.make = op, make
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
-        return _made(self.op, x.shape[-1], form.mask is not None, **params)[0](x, form)
+        return _made(self.op, x.shape[-1], form.mask is not None, **params)[0](x.resolve_neg(), form)
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, /, **params: float) -> Tensor:
-        return _made(self.op, y.shape[-1], form.mask is not None, **params)[1](g, y, saved, form)
+        made = _made(self.op, y.shape[-1], form.mask is not None, **params)
+        return made[1](g.resolve_neg(), y.resolve_neg(), saved, form)
 
 
 def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
@@ -223,7 +239,7 @@ def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0
         bits, layout, dtype = form
         p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
         rows = x.numel() // n
-        kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, *layout, scale, r)
+        kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, scale, r, *layout)
         return p, (x,) if keep else ()
 
     return forward
@@ -242,11 +258,11 @@ def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
     return backward
 
 
-def _simplex(rule: str, exponent: float, n: int, masked: bool, *, gamma: float) -> Plan:
+def _simplex(rule: str, exponent: float, n: int, masked: bool, *, gamma: float) -> Pair:
     return _project(n, masked, rule, 1 / gamma), _weighted(n, "weighted_backward", 1 / gamma, exponent)
 
 
-def _entmax(n: int, masked: bool, *, alpha: float) -> Plan:
+def _entmax(n: int, masked: bool, *, alpha: float) -> Pair:
     if not exact({"alpha": alpha}):
         return _reference("entmax", alpha=alpha)
     rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(alpha, "ENTMAX")
@@ -254,7 +270,7 @@ def _entmax(n: int, masked: bool, *, alpha: float) -> Plan:
     return forward, _weighted(n, "weighted_backward", 1.0, 2 - alpha)
 
 
-def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Plan:
+def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Pair:
     if p == 2:
         return _simplex("SPARSEMAX", 0.0, n, masked, gamma=gamma)
     if not exact({"p": p}):
@@ -262,25 +278,25 @@ def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Plan:
     return _project(n, masked, "PNORMMAX", 1 / gamma, p / (p - 1)), _weighted(n, "pnormmax_backward", p, gamma)
 
 
-def _reference(op: str, **params: float) -> Plan:
+def _reference(op: str, **params: float) -> Pair:
     """Where float32 is not precise enough for the hyperparameters (see `exact`)."""
     kernel = REFERENCE[op]
     return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
 
 
-def _cone(rule: str, n: int, masked: bool, *, q: float) -> Plan:
+def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
     kernel, own = _of(0, "cone_backward", n, MIRRORED=rule == "HOURGLASS", MASKED=masked)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
         bits, layout, dtype = form
         (x,), dx, rows = saved, _like(saved[0], dtype), p.numel() // n
-        kernel.go(-(-rows // own), g.contiguous(), p, x, p if bits is None else bits, dx, rows, n, *layout, q)
+        kernel.go(-(-rows // own), g.contiguous(), p, x, p if bits is None else bits, dx, rows, n, q, *layout)
         return dx
 
     return _project(n, masked, rule, 1.0, q, keep=True), backward
 
 
-def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Plan:
+def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
     kernel, own = _of(1, f"{op}_forward", n, entries, _FEW, MASKED=masked)
@@ -292,7 +308,7 @@ def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: 
         saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
         programs, mask = -(-rows // own), x if bits is None else bits
-        kernel.go(programs, x, mask, p, *saved, work, rows, n, *layout, scale, lam)
+        kernel.go(programs, x, mask, p, *saved, work, rows, n, scale, lam, *layout)
         return p, saved
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
@@ -304,7 +320,7 @@ def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: 
     return forward, backward
 
 
-_MAKE: dict[str, Callable[..., Plan]] = {
+_MAKE: dict[str, Callable[..., Pair]] = {
     "softmax": functools.partial(_simplex, "SOFTMAX", 1.0),
     "sparsemax": functools.partial(_simplex, "SPARSEMAX", 0.0),
     "entmax": _entmax,

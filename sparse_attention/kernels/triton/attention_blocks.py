@@ -55,13 +55,15 @@ def newton_step(f, h, r, RULE: tl.constexpr):
 
 
 @triton.jit
-def moves(step, tau, h, size, small, RULE: tl.constexpr):
-    """Whether Newton's method goes on after a step from tau, where the support had h keys and size in the step before."""
+def stepped(f, h, tau, moving, size, passes, r, SMALL: tl.constexpr, RULE: tl.constexpr):
+    """tau after a Newton step in the rows that are moving, and which of them go on; their support had size keys in the step before."""
+    step = newton_step(f, h, r, RULE)
     if RULE == SPARSEMAX:  # the support shrinks until it is correct; if it grows again, this is rounding, so stop
         on = (size == 0.0) | (h < size)
     else:
-        on = tl.abs(step) > -small * tau
-    return on
+        on = tl.abs(step) > -SMALL * tau
+    on = on & (passes < 60)
+    return tl.where(moving == 1, tau + step, tau), tl.where((moving == 1) & on, 1, 0)
 
 
 @triton.jit
@@ -285,6 +287,23 @@ def sums(x, top, tau, r, RULE: tl.constexpr):
     """For each row, the sums of d^r and d^(r - 1)."""
     upper, lower = powers(excess(x, top[:, None], tau[:, None]), r, RULE)
     return tl.sum(upper, 1), tl.sum(lower, 1)
+
+
+@triton.jit
+def threshold_of(layers, top, tau, idle, r, LAYERS: tl.constexpr, RULE: tl.constexpr):
+    """The threshold of the scores in LAYERS arrays [rows, keys] by Newton's method from tau; unchanged in idle rows."""
+    moving = (~idle).to(tl.int32)
+    size = 0.0 * tau
+    passes = 0
+    while tl.max(moving, 0) == 1:
+        f, h = sums(layers[0], top, tau, r, RULE)
+        for i in tl.static_range(1, LAYERS):
+            more, wider = sums(layers[i], top, tau, r, RULE)
+            f, h = f + more, h + wider
+        tau, moving = stepped(f, h, tau, moving, size, passes, r, 4e-6, RULE)
+        size = h
+        passes += 1
+    return tau
 
 
 @triton.jit

@@ -125,24 +125,7 @@ def attend_forward(
     idle = (top == -float("inf")) | spoilt
     tau = tl.where(idle, -1.0, tl.maximum(low - top, -1.0))
     top = tl.where(idle, float("inf"), top)
-    moving = (~idle).to(tl.int32)
-    size = tl.zeros([ROWS], tl.float32)
-    passes = 0
-    while tl.max(moving, 0) == 1:
-        f, h = tile.sums(one, top, tau, r, RULE)
-        more, wider = tile.sums(two, top, tau, r, RULE)
-        f, h = f + more, h + wider
-        more, wider = tile.sums(three, top, tau, r, RULE)
-        f, h = f + more, h + wider
-        if LAYERS == 4:
-            more, wider = tile.sums(four, top, tau, r, RULE)
-            f, h = f + more, h + wider
-        step = tile.newton_step(f, h, r, RULE)
-        on = tile.moves(step, tau, h, size, 4e-6, RULE) & (passes < 60)
-        tau = tl.where(moving == 1, tau + step, tau)
-        moving = tl.where((moving == 1) & on, 1, 0)
-        size = h
-        passes += 1
+    tau = tile.threshold_of((one, two, three, four), top, tau, idle, r, LAYERS, RULE)
 
     moving = (((lost - top) - tau > 0) & ~idle).to(tl.int32)
     entire, count = tile.live_blocks(flags, 1, key_blocks, live, CHUNK)
@@ -160,10 +143,7 @@ def attend_forward(
                 x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
                 more, wider = tile.sums(x, top, tau, r, RULE)
                 f, h = f + more, h + wider
-        step = tile.newton_step(f, h, r, RULE)
-        on = tile.moves(step, tau, h, size, 3e-4, RULE) & (passes < 60)
-        tau = tl.where(moving == 1, tau + step, tau)
-        moving = tl.where((moving == 1) & on, 1, 0)
+        tau, moving = tile.stepped(f, h, tau, moving, size, passes, r, 3e-4, RULE)
         size = h
         passes += 1
 

@@ -37,18 +37,19 @@ Start = tuple[
 class Starter:
     """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first tensor, as `launch` does.
 
-    starts: by kind of arguments; None if Triton has to start it.
+    starts: by kind of arguments; None if Triton has to start it. alike: `go` need not look whether all tensors are on one
+    device, and none lazily negated.
     """
 
-    __slots__ = ("constants", "go", "kernel", "starts")
+    __slots__ = ("alike", "constants", "go", "kernel", "starts")
 
-    def __init__(self, kernel: Any, constants: dict[str, Any]):
-        self.kernel, self.constants = kernel, constants
+    def __init__(self, kernel: Any, constants: dict[str, Any], alike: bool = False):
+        self.kernel, self.constants, self.alike = kernel, constants, alike
         self.starts: dict[tuple[Any, ...], Start | None] = {}
         self.go: Callable[..., None] = self.first
 
     def first(self, programs: int, *arguments: Any) -> None:
-        source = _source(self.kernel, arguments) if hasattr(self.kernel, "device_caches") else ""
+        source = _source(self.kernel, arguments, self.alike) if hasattr(self.kernel, "device_caches") else ""
         if source and instead is None:
             space: dict[str, Any] = {}
             exec(source, globals(), space)
@@ -76,7 +77,7 @@ class Starter:
                 self.starts[known] = _start_of(made, kernel, len(arguments), constants)
 
 
-def _source(kernel: Any, arguments: Values) -> str:
+def _source(kernel: Any, arguments: Values, alike: bool) -> str:
     """Write `Starter.go` for arguments of these types, as Triton does: a loop over them would take twice as long.
 
     Misaligned tensors, lazily negated ones, those of another device than the first, whole numbers below 0 or of 64 bits and
@@ -86,10 +87,10 @@ def _source(kernel: Any, arguments: Values) -> str:
     for i, (x, param) in enumerate(zip(arguments, kernel.params)):
         if isinstance(x, Tensor):
             kind.append(f"a{i}.dtype")
-            value, fit = f"a{i}.data_ptr()", f"(a{i}.get_device() == device and not a{i}.is_neg())"
+            value, fit = f"a{i}.data_ptr()", "" if alike else f"(a{i}.get_device() == device and not a{i}.is_neg())"
             if before:  # the same tensor again stands for arguments that are not given
-                value, fit = f"p{before} if a{i} is a{before} else {value}", f"(a{i} is a{before} or {fit})"
-            fits.append(f"{fit} and ((p{i} := {value}) or True)")
+                value, fit = f"p{before} if a{i} is a{before} else {value}", fit and f"(a{i} is a{before} or {fit})"
+            fits += [*([fit] if fit else []), f"((p{i} := {value}) or True)"]
             values.append(f"p{i}")
             addresses.append(f"p{i}")
             before = str(i)
@@ -132,12 +133,12 @@ _LONG = 2.0  # seconds of a first launch that are reported
 instead: Callable[..., None] | None = None  # tests: gets what `launch` would get, and no kernel is started
 
 
-def starter(kernel: Any, **constants: Any) -> Starter:
+def starter(kernel: Any, alike: bool = False, /, **constants: Any) -> Starter:
     """The `Starter` of a kernel with these constants, always in the same order, which may be kept."""
-    key = (id(kernel), *constants.values())
+    key = (id(kernel), alike, *constants.values())
     found = _starters.get(key)
     if found is None:
-        found = _starters[key] = Starter(kernel, constants)
+        found = _starters[key] = Starter(kernel, constants, alike)
     return found
 
 

@@ -67,8 +67,8 @@ def scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, M
     x = tl.load(x_ptr + row * n + at, mask=inside, other=-float("inf")).to(tl.float32)
     if MASKED:
         start = row // (size1 * size2) * s0 + row // size2 % size1 * s1 + row % size2 * s2
-        kept = tl.load(mask_ptr + start + at.to(tl.int64) * s3, mask=inside, other=0)
-        x = tl.where(kept != 0, x, -float("inf"))
+        kept = tl.load(mask_ptr + start + at.to(tl.int64) * s3, mask=inside, other=False)
+        x = tl.where(kept, x, -float("inf"))
     return x
 
 

@@ -29,7 +29,15 @@ def takes(q: Tensor, m: int, e: int, *learned: Tensor | None) -> bool:
     most = min(MOST, measured(q.get_device())) if q.is_cuda else MOST
     if not (0 < m <= most and 0 < n <= most) or any(x is not None for x in learned):
         return False
-    return max(d, e) <= 128 and next(x for x in _KEYS if m <= x) * max(d, e) <= _LARGEST[q.dtype]
+    return _fits(m, d, e, q.dtype)
+
+
+@functools.lru_cache(4096)
+def _fits(m: int, d: int, e: int, dtype: torch.dtype) -> bool:
+    """Whether the registers hold a block; channels that are a sum of two powers of two, as 80 are, need twice as many or more."""
+    both = args.channels("D", d)["D2"] + args.channels("E", e)["E2"] > 0
+    size = next(x for x in _KEYS if m <= x) * max(d, e) * (1 + both)
+    return max(d, e) <= 128 and size <= _LARGEST[dtype] and not (both and dtype == torch.float32)
 
 
 def record(device: int | None = None) -> Path:

@@ -36,17 +36,7 @@ def short_forward(
     idle = (top == -float("inf")) | spoilt
     top = tl.where(idle, float("inf"), top)
     tau = tl.full([ROWS], -1.0, tl.float32)  # the threshold of only the largest score, which is at most the threshold
-    moving = (~idle).to(tl.int32)
-    size = tl.zeros([ROWS], tl.float32)
-    passes = 0
-    while tl.max(moving, 0) == 1:
-        f, h = tile.sums(x, top, tau, r, RULE)
-        step = tile.newton_step(f, h, r, RULE)
-        on = tile.moves(step, tau, h, size, 4e-6, RULE) & (passes < 60)
-        tau = tl.where(moving == 1, tau + step, tau)
-        moving = tl.where((moving == 1) & on, 1, 0)
-        size = h
-        passes += 1
+    tau = tile.threshold_of((x,), top, tau, idle, r, 1, RULE)
     top = tl.where(spoilt, float("nan"), top)
     p, _ = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
     out, out2 = tile.zeros_of(ROWS, E, E2)

@@ -35,7 +35,7 @@ def _cone_scale(x, q, MIRRORED: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def simplex_forward(
-    x_ptr, mask_ptr, p_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, r,
+    x_ptr, mask_ptr, p_ptr, rows, n, scale, r, size1, size2, s0, s1, s2, s3,
     RULE: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """p = mapping(x) for ROWS rows of contiguous [R, n] arrays; BLOCK is a power of two and at least n.
@@ -164,7 +164,7 @@ def pnormmax_backward(g_ptr, p_ptr, dx_ptr, rows, n, norm, gamma, ROWS: tl.const
 
 @triton.jit(do_not_specialize=SIZES)
 def cone_backward(
-    g_ptr, p_ptr, x_ptr, mask_ptr, dx_ptr, rows, n, size1, size2, s0, s1, s2, s3, q,
+    g_ptr, p_ptr, x_ptr, mask_ptr, dx_ptr, rows, n, q, size1, size2, s0, s1, s2, s3,
     MIRRORED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """For p = sparsemax(alpha z), dz = alpha u - (sum z u) alpha sgn / (|sum z| + K q) at kept entries; u = J g."""

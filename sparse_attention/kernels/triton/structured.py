@@ -180,7 +180,7 @@ def _cut(sums, stops, codes, count, lam, slack, FEW: tl.constexpr):
 
 @triton.jit(do_not_specialize=SIZES)
 def fusedmax_forward(
-    x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
+    x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, scale, lam, size1, size2, s0, s1, s2, s3,
     MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """p and its marks for ROWS rows of contiguous [R, n]. work: see `_memory`. BLOCK: a power of two, at least n.
@@ -281,7 +281,7 @@ def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: t
 
 @triton.jit(do_not_specialize=SIZES)
 def oscarmax_forward(
-    x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, rows, n, size1, size2, s0, s1, s2, s3, scale, lam,
+    x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, rows, n, scale, lam, size1, size2, s0, s1, s2, s3,
     MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """p, its marks and the order of the scores for ROWS rows. work: float64 [2, R, n + 1], see `_memory`.

@@ -25,7 +25,14 @@ from sparse_attention.kernels.triton import attention
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
 STACK = 512  # bytes of a thread: more are registers spilled to memory
 FLOATS = {torch.float64: "fp64", torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16"}
-INTEGERS = {torch.int8: "i8", torch.uint8: "u8", torch.int16: "i16", torch.int32: "i32", torch.int64: "i64"}
+INTEGERS = {
+    torch.bool: "i1",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.int16: "i16",
+    torch.int32: "i32",
+    torch.int64: "i64",
+}
 TYPES = FLOATS | INTEGERS
 OPTIONS = ("num_warps", "num_stages", "maxnreg")
 
@@ -59,6 +66,7 @@ def launches(label: str, call: Any) -> list[Case]:
 
     def record(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
         ours = [p for p in kernel.params if not p.is_constexpr]
+        arguments += tuple(constants.pop(p.name) for p in ours[len(arguments) :])
         known = tuple(_seen(x, not p.do_not_specialize) for x, p in zip(arguments, ours, strict=True))
         found.append(Case(label, kernel, known, tuple(constants.items())))
 
