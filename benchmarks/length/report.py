@@ -89,6 +89,7 @@ def page(record: dict[str, Any]) -> tuple[str, str]:
 def write(record: dict[str, Any], output: Path) -> Path:
     """Write the record, the page and the picture into a folder of results. Returns the page."""
     head, rows = json.dumps({**record, "rows": []}), ",\n".join(map(json.dumps, record["rows"]))
+    (output / "figures").mkdir(parents=True, exist_ok=True)
     (output / "length.json").write_text(head.removesuffix("]}") + "\n" + rows + "\n]}\n")
     text, drawn = page(json.loads((output / "length.json").read_text()))
     write_atomic(output / "figures" / "length.svg", drawn.encode())

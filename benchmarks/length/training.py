@@ -26,6 +26,7 @@ Made = tuple[Tensor, Tensor]
 Rows = list[dict[str, Any]]  # one for each trained model
 IGNORED = -100  # a target that does not count (as in torch's cross-entropy)
 SYMBOLS = 4  # of sort
+LONGER = " (longer training)"
 
 # attention -> (mapping, its parameters, scale of the scores)
 ATTENTIONS: dict[str, tuple[str, dict[str, float], str]] = {
@@ -66,7 +67,9 @@ def flip_flop(batch: int, n: int, g: torch.Generator) -> Made:
     return x, y
 
 
-TASKS: dict[str, Callable[[int, int, torch.Generator], Made]] = {"sort": sort, "flip-flop": flip_flop}
+Task = Callable[[int, int, torch.Generator], Made]
+TASKS: dict[str, Task] = {"sort": sort, "flip-flop": flip_flop}
+TASKS |= {"flip-flop" + LONGER: flip_flop, "sort" + LONGER: sort}
 
 
 # ---- models
@@ -195,8 +198,9 @@ def evaluate(models: Decoders, task: str, n: int, count: int, seed: int) -> Tens
 # ---- the experiment
 
 OPTIONS = {"sort": Options(steps=1500), "flip-flop": Options(steps=400)}
-RATES = (1e-3, 3e-3, 1e-2)
-SEEDS = (1, 2, 3, 4, 5)
+OPTIONS |= {"sort" + LONGER: Options(steps=4000), "flip-flop" + LONGER: Options(steps=1500)}
+RATES = {task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS}
+SEEDS = {task: (6, 7, 8, 9, 10) if task.endswith(LONGER) else (1, 2, 3, 4, 5) for task in TASKS}
 DEV, TESTS = (16, 24), (16, 24, 32, 48, 64, 128)
 COUNT = 128  # sequences of each length
 DESIGNED = "2026-11-29"  # the day of the commit that fixed all of this
@@ -212,8 +216,8 @@ def those(rows: Rows, task: str, attention: str, stage: str) -> Rows:
 
 def stages(task: str, attention: str, rows: Rows) -> Iterator[Stage]:
     """The two stages: name, (seed, rate) of each model, lengths, and seed of the data. ``rows`` decide the second's rate."""
-    yield "rate", [(0, rate) for rate in RATES], DEV, 70_000
-    yield "test", [(seed, chosen(rows, task, attention)) for seed in SEEDS], TESTS, 80_000
+    yield "rate", [(0, rate) for rate in RATES[task]], DEV, 70_000
+    yield "test", [(seed, chosen(rows, task, attention)) for seed in SEEDS[task]], TESTS, 80_000
 
 
 def chosen(rows: Rows, task: str, attention: str) -> float:

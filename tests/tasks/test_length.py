@@ -11,6 +11,7 @@ import torch
 
 from benchmarks.length import report, training
 
+RATES = training.RATES["sort"]
 SMALL = training.Options(width=8, heads=2, steps=2, batch=2, warmup=1)
 
 
@@ -23,8 +24,9 @@ def answers(task, symbols):
     return [*sorted(source), training.SYMBOLS + 2]
 
 
-@pytest.mark.parametrize("task", training.TASKS)
+@pytest.mark.parametrize("task", ["sort", "flip-flop"])
 def test_targets_are_the_right_answers_and_the_model_reads_those_before(task):
+    assert training.TASKS[task] is training.TASKS[task + training.LONGER]
     x, y = training.TASKS[task](40, 10, torch.Generator().manual_seed(0))
     for symbols, targets in zip(x.tolist(), y.tolist()):
         found = [target for target in targets if target != training.IGNORED]
@@ -53,23 +55,23 @@ def test_no_position_sees_its_answer(attention):
 @pytest.mark.parametrize("attention", ["softmax", "SSMax", "ASEntmax"])
 def test_attention_is_the_formula(attention):
     """By loops over models, sequences, heads and queries, with weights in plain torch."""
-    models = training.Decoders(attention, replace(SMALL, heads=4), (3, 4))
-    x, n = torch.randn(2, 3, 5, 8), 5
-    of = {"s": torch.rand(2, 4, 1) + 0.5, "adapt": torch.randn(2, 8, 8), "bias": torch.randn(2, 1, 8)}
-    q, k, v = torch.randn(3, 6, 4, 5, 2)
-    found = models.attend(q, k, v, models.scale(x, of)).view(2, 3, 4, 5, 2)
+    models = training.Decoders(attention, replace(SMALL, width=12, heads=6), (3, 4))
+    x, n = torch.randn(2, 3, 5, 12), 5
+    of = {"s": torch.rand(2, 6, 1) + 0.5, "adapt": torch.randn(2, 12, 12) / 2, "bias": torch.randn(2, 1, 12)}
+    q, k, v = torch.randn(3, 6, 6, 5, 2)
+    found = models.attend(q, k, v, models.scale(x, of)).view(2, 3, 6, 5, 2)
     for m in range(2):
         for b in range(3):
-            for head in range(4):
+            for head in range(6):
                 for i in range(n):
                     scores = torch.stack([q[3 * m + b, head, i] @ k[3 * m + b, head, j] for j in range(i + 1)]) / 2**0.5
-                    if head < 2:
+                    if head < 3:
                         scores = scores - torch.arange(i, -1, -1) / (head + 1)
                     elif attention == "SSMax":
                         scores = scores * of["s"][m, head] * math.log(i + 2)
                     elif attention == "ASEntmax":
                         drawn = x[m, b, i] @ of["adapt"][m] + of["bias"][m, 0]
-                        beta, gamma = (1 + drawn[head].exp()).log(), 2 * drawn[4 + head].tanh()
+                        beta, gamma = (1 + drawn[head].exp()).log(), 2 * drawn[6 + head].tanh()
                         scores = scores * (1 + beta * math.log(i + 2) ** gamma)
                     weights = entmax15(scores) if attention == "ASEntmax" else scores.exp() / scores.exp().sum()
                     assert torch.allclose(found[m, b, head, i], weights @ v[3 * m + b, head, : i + 1], atol=1e-4)
@@ -134,7 +136,9 @@ def test_exact_match_and_token_accuracy():
 
 @pytest.fixture
 def tiny(monkeypatch):
+    monkeypatch.setattr(training, "TASKS", {"sort": training.sort, "flip-flop": training.flip_flop})
     monkeypatch.setattr(training, "OPTIONS", dict.fromkeys(("sort", "flip-flop"), SMALL))
+    monkeypatch.setattr(training, "SEEDS", {"sort": (1, 2, 3, 4, 5), "flip-flop": (6, 7, 8, 9, 10)})
     monkeypatch.setattr(training, "COUNT", 3)
 
 
@@ -147,7 +151,7 @@ def test_a_rerun_trains_what_is_missing_alone_and_the_rates_come_first(tiny, tmp
     assert len(rows) == 2 * 6 * (3 + 5) and len(asked) == 2 * 6 * 2
     assert [(of[0], of[1]) for of in asked[-4:]] == [("sort", training.LAST)] * 2 + [("flip-flop", training.LAST)] * 2
     for (task, attention, _, seeds, rates), (*_, others, constant) in zip(asked[::2], asked[1::2]):
-        assert (seeds, rates) == ((0,) * 3, training.RATES) and others == training.SEEDS
+        assert (seeds, rates) == ((0,) * 3, training.RATES[task]) and others == training.SEEDS[task]
         assert constant == (training.chosen(rows, task, attention),) * 5
     lines = file.read_text().splitlines(keepends=True)
     asked.clear()
@@ -189,12 +193,12 @@ def row(task, attention, stage, seed, rate, **found):
 
 def test_the_rate_is_that_of_the_best_token_accuracy_on_dev():
     def rows(*tokens):
-        found = zip(training.RATES, tokens)
+        found = zip(RATES, tokens)
         made = [row("sort", "softmax", "rate", 0, rate, n16=[1, a], n24=[99 - a, b]) for rate, (a, b) in found]
         other = row("sort", "SSMax", "rate", 0, 7.0, n16=[100, 100], n24=[100, 100])
         return [*made, other, row("sort", "softmax", "test", 1, 8.0, n16=[100, 100])]
 
-    slow, middle, fast = training.RATES
+    slow, middle, fast = RATES
     assert training.chosen(rows((90, 50), (80, 70), (95, 40)), "sort", "softmax") == middle
     assert training.chosen(rows((90, 50), (80, 50), (95, 46)), "sort", "softmax") == fast
     assert training.chosen(rows((90, 50), (80, 60), (90, 50)), "sort", "softmax") == slow
@@ -209,14 +213,19 @@ def recorded(gain):
             for seed in range(1, 6):
                 token = {f"n{n}": [70 - n + seed, 80 - n + seed + add] for n in (16, 24, 32)}
                 rows.append(row(task, attention, "test", seed, 0.006, **token))
-    design = {"rates": [0.006], "seeds": [1, 2, 3, 4, 5], "lengths": [16, 24, 32], "count": 9, "designed": "2001-02-03"}
+    design = {
+        "rates": {"sort": [0.006], "sort (longer training)": [0.005]},
+        "seeds": {"sort": [1, 2, 3, 4, 5]},
+        "lengths": [16, 24, 32],
+        "count": 9,
+        "designed": "2001-02-03",
+    }
     design |= {"symbols": 8, "unfinished": ["other"]}
     options = dict.fromkeys(("sort", "flip-flop"), SMALL.__dict__)
     return {**design, "options": options, "torch": "2.0", "machine": "a machine", "rows": rows}
 
 
 def test_the_page_is_written_from_its_record_alone(tmp_path):
-    (tmp_path / "figures").mkdir()
     text = report.write(recorded(10), tmp_path).read_text()
     assert "1 of 2 comparisons with softmax show a difference" in text and "ASEntmax in sort (+10.0 points)." in text
     assert "| sort | softmax | 0.006 | 57.0 | 41.0 | 59.0 ±1.6 | 51.0 ±1.6 |" in text
