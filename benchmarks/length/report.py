@@ -43,7 +43,7 @@ def picture(rows: Rows, lengths: list[str]) -> str:
     """Token accuracy and exact match by length, with standard deviations over seeds, as SVG."""
     tested = [row for row in rows if row["stage"] == "test"]
     tasks, attentions = (list(dict.fromkeys(row[name] for row in tested)) for name in ("task", "attention"))
-    with draw.canvas((2.6 * len(tasks) + 0.4, 4.6)) as figure:
+    with draw.canvas((2.3 * len(tasks) + 0.4, 4.4)) as figure:
         axes = figure.subplots(2, len(tasks), squeeze=False, sharex=True, sharey=True)
         for which, label in ((TOKEN, "token accuracy, %"), (EXACT, "exact match, %")):
             for axis, task in zip(axes[1 - which], tasks):
@@ -71,6 +71,8 @@ def page(record: dict[str, Any]) -> tuple[str, str]:
     twice = next(n for n in lengths if int(n) == 2 * int(lengths[0]))
     by = {n: differences(rows, n) for n in lengths}
     p = decided(rows, twice)
+    pairs = {(row["task"], row["attention"]): row["rate"] for row in tested}
+    apart = [pair for pair in p if p[pair] < 1 - statistics.LEVEL]
 
     def mean(task: str, attention: str, n: str, which: int) -> statistics.Mean:
         return statistics.mean_of([*scores(rows, task, attention, n, which).values()])
@@ -79,9 +81,9 @@ def page(record: dict[str, Any]) -> tuple[str, str]:
         "length",
         **{key: record[key] for key in ("options", "rates", "seeds", "count", "machine", "torch", "designed", "symbols", "unfinished")},
         cpu_minutes=sum(row["cpu_seconds"] for row in rows) / 60,
-        pairs={(row["task"], row["attention"]): row["rate"] for row in tested},
-        by=by, p=p, mean=mean, lengths=lengths, twice=twice, brackets=statistics.brackets,
-        apart=[pair for pair in p if p[pair] < 1 - statistics.LEVEL],
+        pairs=pairs, by=by, p=p, mean=mean, lengths=lengths, twice=twice, brackets=statistics.brackets,
+        apart=apart, better=[pair for pair in apart if by[twice][pair].mean > 0],
+        best={one: max(mean(task, of, twice, EXACT).mean for task, of in pairs if task == one) for one, _ in pairs},
     )  # fmt: skip
     return text, picture(rows, lengths)
 

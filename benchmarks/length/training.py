@@ -263,12 +263,13 @@ def record(file: Path) -> dict[str, Any]:
         ValueError: no task is whole.
     """
     rows, needed = read(file), [attention for attention in ATTENTIONS if attention != LAST]
-    whole = [task for task in TASKS if all(those(rows, task, attention, "test") for attention in needed)]
+    whole = [task for task in sorted(TASKS) if all(those(rows, task, attention, "test") for attention in needed)]
     if not whole:
         raise ValueError(f"{file} has no task with all attentions; next: python scripts/bench.py length")
     design = {"rates": RATES, "seeds": SEEDS, "dev": DEV, "lengths": TESTS, "count": COUNT, "designed": DESIGNED}
     design |= {"symbols": SYMBOLS, "unfinished": [task for task in TASKS if task not in whole]}
     options = {task: asdict(OPTIONS[task]) for task in whole}
-    rows = [{name: row[name] for name in row if name != "options"} for row in rows if row["task"] in whole]
+    ordered = itertools.product(whole, ATTENTIONS, ("rate", "test"))
+    rows = [{name: row[name] for name in row if name != "options"} for one in ordered for row in those(rows, *one)]
     versions = {"torch": torch.__version__, "machine": provenance.collect()["machine"]["cpu"]}
     return {**design, "options": options, **versions, "rows": rows}
