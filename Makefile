@@ -69,6 +69,8 @@ bench-attention: developer ## time sa.sparse_attention against torch's attention
 	@$(RUN)/bench.py attention $(ARGS)
 bench-lm: developer ## train a causal language model over 4,096 bytes with softmax, sparsemax and entmax 1.5; writes docs/results/language_model.md
 	@$(RUN)/bench.py language_model $(ARGS)
+bench-length: developer ## train small decoders on 4 to 16 symbols and test them on up to 128; writes docs/results/length.md
+	@$(RUN)/bench.py length $(ARGS)
 bench-training: developer ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench.py training $(ARGS)
 bench-host: developer ## time what a GPU call costs the host, without a GPU (docs/reference/gpu.md); ARGS='--against FOLDER' compares with another checkout
@@ -131,4 +133,4 @@ help: ## list the targets
 	@sed -nE 's/^##  +(.*)/\n\1/p; s/^([a-z0-9%-]+):[^#]*## /  \1\t/p' $(MAKEFILE_LIST) | expand -t 22
 
 .PHONY: help setup developer docs $(TARGETS) plan reproduce-figure5 figures properties-table paper-figures results demo \
-	data bench bench-attention bench-lm bench-training gpu-wheels pages test test-all test-cpus test-gpu test-slurm test-fresh release crash-test mutants golden lint types lock clean
+	data bench bench-attention bench-lm bench-length bench-training gpu-wheels pages test test-all test-cpus test-gpu test-slurm test-fresh release crash-test mutants golden lint types lock clean

@@ -214,3 +214,15 @@ def language_model(
         print("Next: python scripts/bench.py language_model --page")
     else:
         print(f"Written to {measure.write(folder, dev, turns, output)}")
+
+
+def length(*, page: bool = False, root: str = DATA, output: Path = DOCS / "results") -> None:
+    """Train the models that are missing, and write the page. Raises ValueError if there are no finished models."""
+    _torch()
+    from benchmarks.length import report, training
+
+    file = Path(root) / "length.jsonl"
+    if not page:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        training.run(file, _say)
+    print(f"Written to {report.write(training.record(file), output)}")

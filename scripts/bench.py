@@ -17,6 +17,8 @@ python scripts/bench.py documents       steps of a self-attention classifier ove
 python scripts/bench.py language_model  train over 4,096 bytes with softmax, sparsemax, entmax 1.5 (thirty)
     --only       rows to train; continues them         --page       train nothing; measure, and write the page
     --root       folder of the data                    --seconds    processor time for training a row (default 600)
+python scripts/bench.py length          train small decoders on 4 to 16 symbols, test them on up to 128 (ninety)
+    --page       train nothing; write the page         --root       folder of the finished models' scores
 
     --output     file or folder to write; - only prints             --seconds    per shape or case and direction (default 2)
     --turns      for each mapping                      --threads    torch threads (default 1; more only if idle)
@@ -28,4 +30,6 @@ Examples: python scripts/bench.py mappings --only sparsemax,top_k --no-peers --o
 
 from _entry import commands
 
-main = commands(globals(), "benchmarks.commands", "mappings", "attention", "training", "documents", "language_model")
+main = commands(
+    globals(), "benchmarks.commands", "mappings", "attention", "training", "documents", "language_model", "length"
+)

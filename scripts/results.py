@@ -36,6 +36,7 @@ def main(
 
         return tested.write(to.resolve())
     from benchmarks.language_model import report
+    from benchmarks.length import report as length
     from tasks.commands import records, results
     from tasks.config.request import REPRODUCE, Request
 
@@ -44,4 +45,4 @@ def main(
     gc.set_threshold(1_000_000)  # the scores of all test examples are millions of small objects without cycles
     given = [*overrides, *([f"sweep={sweep}"] if sweep else [])]
     status = records.write(Request.read(given, (*REPRODUCE, "sweep"), names), to.resolve(), from_)
-    return status or results.write(to.resolve(), {"language_model": report.page})
+    return status or results.write(to.resolve(), {"language_model": report.page, "length": length.page})

@@ -21,7 +21,8 @@ from tasks.draw import functions
 PARTS = re.compile(r"(?m)^(?=## )")  # a page is split at its second-level headings
 BY_HAND = (
     "records/*.jsonl",
-    "language_model.json",  # measurements
+    "language_model.json",  # measurements, like the next
+    "length.json",
     "figures/trained.md",
     "figures/*_cpu.*",  # attention of trained models, like the files below
     "figures/*_demo.*",
@@ -37,7 +38,8 @@ Short runs, on generated pairs or at demo size. They show that the commands work
 |---|---|---|
 """
 _NUMBER = re.compile(r"(-?\d+\.?\d*(?:e[+-]?\d+)?)")
-Pages = Mapping[str, Callable[[Any], str]]  # name of a JSON file of measurements -> function that writes its page
+# name of a JSON file of measurements -> function that gives its page, or its page and its picture
+Pages = Mapping[str, Callable[[Any], str | tuple[str, str]]]
 _UNSTABLE = re.compile(r'base64,[^"]*|url\(#[^)]*\)|(?:id|href)="[^"]*"')
 
 
@@ -85,7 +87,9 @@ def expected(results: Path, measured: Pages) -> Expected:
         found.drawn |= claims.pictures(tested)
     for name, page in measured.items():
         if (path := results / f"{name}.json").is_file():
-            found.files[f"{name}.md"] = page(json.loads(path.read_text(encoding="utf-8")))
+            made = page(json.loads(path.read_text(encoding="utf-8")))
+            found.files[f"{name}.md"], *pictures = (made,) if isinstance(made, str) else made
+            found.drawn |= {f"figures/{name}.svg": picture for picture in pictures}
     if (results / "properties.md").is_file():
         found.drawn["properties.md"] = properties.page()
     if (results / "figures" / "README.md").is_file():

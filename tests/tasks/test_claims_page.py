@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from benchmarks.language_model import report
+from benchmarks.length import report as length
 from repro.claims.claim import Change, Claim, Paper
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED
@@ -52,10 +53,11 @@ def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
     (at / "figures").mkdir()
     for page in (tmp_path / "claims.md", at / "properties.md", at / "other.md", at / "figures" / "README.md"):
         page.touch()
-    shutil.copy(whole / "language_model.json", at)
+    for name in ("language_model", "length"):
+        shutil.copy(whole / f"{name}.json", at)
     for name in RECORDS:
         shutil.copy(whole / "records" / f"{name}.jsonl", at / "records")
-    made = results.expected(at, {"language_model": report.page})
+    made = results.expected(at, {"language_model": report.page, "length": length.page})
     pages = [path.read_text(encoding="utf-8").replace("](../../", "](") for path in whole.rglob("*.md")]
     assert [key for key, (_, text) in made.sections.items() if not any(text in page for page in pages)] == []
     claimed = (whole.parent / "claims.md").read_text(encoding="utf-8")

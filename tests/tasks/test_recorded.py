@@ -94,6 +94,11 @@ def test_what_was_edited_is_written_again(written, folder):
     (written / "language_model.json").write_text("[7]")
     assert results.write(written, {"language_model": str}) == 0
     assert (written / "language_model.md").read_text() == "[7]"
+    (written / "length.json").write_text("8")  # a page with a picture
+    with_picture = {"language_model": str, "length": lambda made: (f"of {made}", f"<svg>{made}</svg>")}
+    assert results.write(written, with_picture) == 0
+    assert (written / "length.md").read_text() == "of 8"
+    assert (written / "figures" / "length.svg").read_text() == "<svg>8</svg>"
     assert (written / "pair_demo.md").read_text() == (folder / "pair.md").read_text().removeprefix(PAGE)
 
 

@@ -1,0 +1,99 @@
+"""The page on length generalisation and its picture, from the rows of all trained models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks import pages
+from benchmarks.length.training import Rows, those
+from repro import statistics
+from repro.files import write_atomic
+from repro.report import draw
+
+EXACT, TOKEN = 0, 1  # places in a row's pair of scores
+
+
+def scores(rows: Rows, task: str, attention: str, n: str, which: int = TOKEN) -> dict[int, float]:
+    """Seed -> per cent at length n, of the test stage; empty if it did not run."""
+    return {row["seed"]: row["found"][n][which] for row in those(rows, task, attention, "test")}
+
+
+def differences(rows: Rows, n: str, which: int = TOKEN) -> dict[tuple[str, str], statistics.Mean]:
+    """(task, attention) -> mean over seeds minus that of softmax, in points at length n (Welch)."""
+    pairs = dict.fromkeys((row["task"], row["attention"]) for row in rows if row["stage"] == "test")
+    return {
+        (task, attention): statistics.difference_of(
+            scores(rows, task, attention, n, which), scores(rows, task, "softmax", n, which), paired=False
+        )
+        for task, attention in pairs
+        if attention != "softmax"
+    }
+
+
+def decided(rows: Rows, n: str) -> dict[tuple[str, str], float]:
+    """(task, attention) -> Holm's p-value of the difference in token accuracy at length n, over all of them."""
+    found = differences(rows, n)
+    adjusted = statistics.holm({i: one.p for i, one in enumerate(found.values())})
+    return {pair: adjusted[i] for i, pair in enumerate(found)}
+
+
+def picture(rows: Rows, lengths: list[str]) -> str:
+    """Token accuracy and exact match by length, with standard deviations over seeds, as SVG."""
+    tested = [row for row in rows if row["stage"] == "test"]
+    tasks, attentions = (list(dict.fromkeys(row[name] for row in tested)) for name in ("task", "attention"))
+    with draw.canvas((2.3 * len(tasks) + 0.4, 4.4)) as figure:
+        axes = figure.subplots(2, len(tasks), squeeze=False, sharex=True, sharey=True)
+        for which, label in ((TOKEN, "token accuracy, %"), (EXACT, "exact match, %")):
+            for axis, task in zip(axes[1 - which], tasks):
+                for style, attention in enumerate(attentions):
+                    found = [(int(n), list(scores(rows, task, attention, n, which).values())) for n in lengths]
+                    means = [(n, statistics.mean_of(values)) for n, values in found if values]
+                    if means:
+                        draw.curve(axis, attention, style, [(n, mean.mean, mean.std or 0.0) for n, mean in means])
+                axis.set_xscale("log", base=2)
+                axis.set_xticks([int(n) for n in lengths], lengths)
+                axis.minorticks_off()
+            axes[1 - which][0].set_ylabel(label)
+        for axis, task in zip(axes[0], tasks):
+            axis.set_title(task)
+        figure.supxlabel("symbols (training: up to 16)", fontsize=8.5)
+        handles, labels = axes[0][0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(labels), frameon=False)
+        return draw.svg(figure, "token accuracy and exact match by length")
+
+
+def page(record: dict[str, Any]) -> tuple[str, str]:
+    """The page, Markdown, and its picture, SVG."""
+    rows, lengths = record["rows"], [str(n) for n in record["lengths"]]
+    tested = [row for row in rows if row["stage"] == "test"]
+    twice = next(n for n in lengths if int(n) == 2 * int(lengths[0]))
+    by = {n: differences(rows, n) for n in lengths}
+    p = decided(rows, twice)
+    pairs = {(row["task"], row["attention"]): row["rate"] for row in tested}
+    apart = [pair for pair in p if p[pair] < 1 - statistics.LEVEL]
+
+    def mean(task: str, attention: str, n: str, which: int) -> statistics.Mean:
+        return statistics.mean_of([*scores(rows, task, attention, n, which).values()])
+
+    text = pages.page(
+        "length",
+        **{key: record[key] for key in ("options", "rates", "seeds", "count", "machine", "torch", "designed", "symbols", "unfinished")},
+        cpu_minutes=sum(row["cpu_seconds"] for row in rows) / 60,
+        pairs=pairs, by=by, p=p, mean=mean, lengths=lengths, twice=twice, brackets=statistics.brackets,
+        apart=apart, better=[pair for pair in apart if by[twice][pair].mean > 0],
+        best={one: max(mean(task, of, twice, EXACT).mean for task, of in pairs if task == one) for one, _ in pairs},
+    )  # fmt: skip
+    return text, picture(rows, lengths)
+
+
+def write(record: dict[str, Any], output: Path) -> Path:
+    """Write the record, the page and the picture into a folder of results. Returns the page."""
+    head, rows = json.dumps({**record, "rows": []}), ",\n".join(map(json.dumps, record["rows"]))
+    (output / "figures").mkdir(parents=True, exist_ok=True)
+    (output / "length.json").write_text(head.removesuffix("]}") + "\n" + rows + "\n]}\n")
+    text, drawn = page(json.loads((output / "length.json").read_text()))
+    write_atomic(output / "figures" / "length.svg", drawn.encode())
+    (output / "length.md").write_text(text)
+    return output / "length.md"

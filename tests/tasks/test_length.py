@@ -1,0 +1,243 @@
+"""Length generalisation: its sequences, its models, what a rerun skips, and its page."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from benchmarks.length import report, training
+
+RATES = training.RATES["sort"]
+SMALL = training.Options(width=8, heads=2, steps=2, batch=2, warmup=1)
+
+
+def answers(task, symbols):
+    """The right answers by plain Python, from the symbols that the model reads."""
+    if task == "flip-flop":
+        written = [bit for command, bit in zip(symbols[::2], [*symbols[1::2], None]) if command == 2]
+        return written[-1:]
+    source = symbols[1 : symbols.index(training.SYMBOLS + 1)]
+    return [*sorted(source), training.SYMBOLS + 2]
+
+
+@pytest.mark.parametrize("task", ["sort", "flip-flop"])
+def test_targets_are_the_right_answers_and_the_model_reads_those_before(task):
+    assert training.TASKS[task] is training.TASKS[task + training.LONGER]
+    x, y = training.TASKS[task](40, 10, torch.Generator().manual_seed(0))
+    for symbols, targets in zip(x.tolist(), y.tolist()):
+        found = [target for target in targets if target != training.IGNORED]
+        assert found == answers(task, symbols) and targets[-len(found) :] == found
+        if task == "flip-flop":
+            assert (symbols[0], symbols[-1]) == (2, 4) and {*symbols[2:-1:2]} <= {2, 3} and {*symbols[1::2]} <= {0, 1}
+        else:
+            assert (
+                symbols[0] == training.SYMBOLS and symbols[12:] == found[:-1] and max(symbols[1:11]) < training.SYMBOLS
+            )
+    if task == "flip-flop":
+        assert 0.03 < (x[:, 2:-1:2] == 2).float().mean() < 0.25
+
+
+@pytest.mark.parametrize("attention", training.ATTENTIONS)
+def test_no_position_sees_its_answer(attention):
+    models = training.Decoders(attention, SMALL, (0, 1))
+    x, _ = training.sort(1, 6, torch.Generator().manual_seed(0))
+    changed = x.clone()
+    changed[0, 10] = (x[0, 10] + 1) % training.SYMBOLS
+    before, after = (models(one.expand(2, -1, -1)) for one in (x, changed))
+    assert torch.allclose(before[..., :10, :], after[..., :10, :], atol=1e-6)
+    assert not torch.allclose(before[..., 10:, :], after[..., 10:, :], atol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["softmax", "SSMax", "ASEntmax"])
+def test_attention_is_the_formula(attention):
+    """By loops over models, sequences, heads and queries, with weights in plain torch."""
+    models = training.Decoders(attention, replace(SMALL, width=12, heads=6), (3, 4))
+    x, n = torch.randn(2, 3, 5, 12), 5
+    of = {"s": torch.rand(2, 6, 1) + 0.5, "adapt": torch.randn(2, 12, 12) / 2, "bias": torch.randn(2, 1, 12)}
+    q, k, v = torch.randn(3, 6, 6, 5, 2)
+    found = models.attend(q, k, v, models.scale(x, of)).view(2, 3, 6, 5, 2)
+    for m in range(2):
+        for b in range(3):
+            for head in range(6):
+                for i in range(n):
+                    scores = torch.stack([q[3 * m + b, head, i] @ k[3 * m + b, head, j] for j in range(i + 1)]) / 2**0.5
+                    if head < 3:
+                        scores = scores - torch.arange(i, -1, -1) / (head + 1)
+                    elif attention == "SSMax":
+                        scores = scores * of["s"][m, head] * math.log(i + 2)
+                    elif attention == "ASEntmax":
+                        drawn = x[m, b, i] @ of["adapt"][m] + of["bias"][m, 0]
+                        beta, gamma = (1 + drawn[head].exp()).log(), 2 * drawn[6 + head].tanh()
+                        scores = scores * (1 + beta * math.log(i + 2) ** gamma)
+                    weights = entmax15(scores) if attention == "ASEntmax" else scores.exp() / scores.exp().sum()
+                    assert torch.allclose(found[m, b, head, i], weights @ v[3 * m + b, head, : i + 1], atol=1e-4)
+
+
+def entmax15(scores):
+    """By bisection on the threshold: weights [z / 2 - tau]_+ ** 2 with the sum 1 (Peters et al. 2019)."""
+    z = scores.double() / 2
+    low, high = z.max() - 1, z.max()
+    for _ in range(60):
+        tau = (low + high) / 2
+        low, high = (tau, high) if ((z - tau).clamp_min(0) ** 2).sum() > 1 else (low, tau)
+    return ((z - tau).clamp_min(0) ** 2).float()
+
+
+def test_a_model_does_not_depend_on_those_beside_it():
+    o = replace(SMALL, steps=4)
+    alone = training.train("sort", "ASEntmax", o, [2], [0.02])
+    beside = training.train("sort", "ASEntmax", o, [1, 2], [0.1, 0.02])
+    assert torch.allclose(alone.flat[0], beside.flat[1], atol=1e-5)
+    assert not torch.allclose(beside.flat[0], beside.flat[1], atol=1e-2)
+
+
+def test_training_is_that_of_torch():
+    """Of one model: clipped gradients, Adam, and the schedule of rates."""
+    o = replace(SMALL, steps=3, warmup=2)  # step 2 of 3: 1/2 + cos(2 pi / 3) / 2 = .25
+    schedule = (0.5, 0.25, 0.0)
+    found = training.train("sort", "softmax", o, [5], [0.3])
+    models = training.Decoders("softmax", o, [5])
+    adam = torch.optim.Adam([models.flat], betas=(0.9, 0.99))
+    lengths, draw = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1005)
+    for factor in schedule:
+        n = 2 * int(torch.randint(2, 9, (), generator=lengths))
+        x, y = training.sort(2, n, draw)
+        adam.zero_grad()
+        torch.nn.functional.cross_entropy(models(x[None])[0].flatten(0, 1), y.flatten()).backward()
+        torch.nn.utils.clip_grad_norm_([models.flat], 1.0)
+        adam.param_groups[0]["lr"] = 0.3 * factor
+        adam.step()
+    assert torch.allclose(found.flat, models.flat, atol=1e-5)
+
+
+class Answering:
+    """Two models: the first is always right, the second errs in the last answer of every other sequence."""
+
+    flat = torch.zeros(2, 1)
+
+    def __call__(self, x):
+        right = torch.tensor([[answers("sort", one)] for one in x[0].tolist()])  # [B, 1, n + 1]
+        scores = torch.zeros(*x.shape, training.SYMBOLS + 3)
+        at = x.shape[-1] - right.shape[-1]
+        scores[:, :, at:].scatter_(-1, right.permute(1, 0, 2).expand(2, -1, -1).unsqueeze(-1), 1.0)
+        scores[1, ::2, -1, 0] = 2.0
+        return scores
+
+
+def test_exact_match_and_token_accuracy():
+    found = training.evaluate(Answering(), "sort", 4, 1030, 0)  # more than fit at once
+    assert found[0].tolist() == [100, 100]
+    assert found[1].tolist() == pytest.approx([50, 90], abs=0.2)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    monkeypatch.setattr(training, "TASKS", {"sort": training.sort, "flip-flop": training.flip_flop})
+    monkeypatch.setattr(training, "OPTIONS", dict.fromkeys(("sort", "flip-flop"), SMALL))
+    monkeypatch.setattr(training, "SEEDS", {"sort": (1, 2, 3, 4, 5), "flip-flop": (6, 7, 8, 9, 10)})
+    monkeypatch.setattr(training, "COUNT", 3)
+
+
+def test_a_rerun_trains_what_is_missing_alone_and_the_rates_come_first(tiny, tmp_path, monkeypatch):
+    asked, whole = [], training.train
+    monkeypatch.setattr(training, "train", lambda *of: asked.append(of) or whole(*of))
+    file = tmp_path / "length.jsonl"
+    training.run(file, lambda line: None)
+    rows = training.read(file)
+    assert len(rows) == 2 * 6 * (3 + 5) and len(asked) == 2 * 6 * 2
+    assert [(of[0], of[1]) for of in asked[-4:]] == [("sort", training.LAST)] * 2 + [("flip-flop", training.LAST)] * 2
+    for (task, attention, _, seeds, rates), (*_, others, constant) in zip(asked[::2], asked[1::2]):
+        assert (seeds, rates) == ((0,) * 3, training.RATES[task]) and others == training.SEEDS[task]
+        assert constant == (training.chosen(rows, task, attention),) * 5
+    lines = file.read_text().splitlines(keepends=True)
+    asked.clear()
+    training.run(file, lambda line: None)
+    assert asked == [] and file.read_text() == "".join(lines)
+    file.write_text("".join(lines[:5] + lines[6:]))  # one seed of softmax
+    training.run(file, lambda line: None)
+    assert [of[3] for of in asked] == [(3,)] and len(training.read(file)) == len(rows)
+    again = json.loads(file.read_text().splitlines()[-1])
+    assert (
+        again["found"].keys() == {str(n) for n in training.TESTS} and again["seed"] == 3 and again["cpu_seconds"] >= 0
+    )
+    made = training.record(file)
+    assert len(made["rows"]) == len(rows) and made["unfinished"] == []
+    assert [one["task"] for one in made["rows"]] == ["flip-flop"] * 48 + ["sort"] * 48
+    parts = [line for line in lines if not ('"flip-flop"' in line and '"sparsemax"' in line and '"test"' in line)]
+    file.write_text("".join(parts))
+    made = training.record(file)
+    assert {row["task"] for row in made["rows"]} == {*made["options"]} == {"sort"} and made["unfinished"] == [
+        "flip-flop"
+    ]
+    monkeypatch.setattr(training, "OPTIONS", dict.fromkeys(("sort", "flip-flop"), replace(SMALL, steps=1)))
+    assert training.read(file) == []
+    with pytest.raises(ValueError, match="no task with all attentions; next"):
+        training.record(file)
+
+
+def row(task, attention, stage, seed, rate, **found):
+    found = {n[1:]: value for n, value in found.items()}
+    return {
+        "task": task,
+        "attention": attention,
+        "stage": stage,
+        "seed": seed,
+        "rate": rate,
+        "found": found,
+        "cpu_seconds": 30.0,
+    }
+
+
+def test_the_rate_is_that_of_the_best_token_accuracy_on_dev():
+    def rows(*tokens):
+        found = zip(RATES, tokens)
+        made = [row("sort", "softmax", "rate", 0, rate, n16=[1, a], n24=[99 - a, b]) for rate, (a, b) in found]
+        other = row("sort", "SSMax", "rate", 0, 7.0, n16=[100, 100], n24=[100, 100])
+        return [*made, other, row("sort", "softmax", "test", 1, 8.0, n16=[100, 100])]
+
+    slow, middle, fast = RATES
+    assert training.chosen(rows((90, 50), (80, 70), (95, 40)), "sort", "softmax") == middle
+    assert training.chosen(rows((90, 50), (80, 50), (95, 46)), "sort", "softmax") == fast
+    assert training.chosen(rows((90, 50), (80, 60), (90, 50)), "sort", "softmax") == slow
+
+
+def recorded(gain):
+    """A record with five seeds of two tasks; ASEntmax gains so many points in sort."""
+    rows = []
+    for task in ("sort", "flip-flop"):
+        for attention in ("softmax", "ASEntmax"):
+            add = gain if (task, attention) == ("sort", "ASEntmax") else 0
+            for seed in range(1, 6):
+                right = 78 if (task, attention) == ("flip-flop", "softmax") else 70
+                token = {f"n{n}": [right - n + seed, 80 - n + seed + add] for n in (16, 24, 32)}
+                rows.append(row(task, attention, "test", seed, 0.006, **token))
+    design = {
+        "rates": {"sort": [0.006], "sort (longer training)": [0.005]},
+        "seeds": {"sort": [1, 2, 3, 4, 5]},
+        "lengths": [16, 24, 32],
+        "count": 9,
+        "designed": "2001-02-03",
+    }
+    design |= {"symbols": 8, "unfinished": ["other"]}
+    options = dict.fromkeys(("sort", "flip-flop"), SMALL.__dict__)
+    return {**design, "options": options, "torch": "2.0", "machine": "a machine", "rows": rows}
+
+
+def test_the_page_is_written_from_its_record_alone(tmp_path):
+    text = report.write(recorded(10), tmp_path).read_text()
+    assert "1 of 2 comparisons with softmax show a difference in token accuracy: 1 are better, 0 worse" in text
+    assert "in per cent: sort 41.0, flip-flop 49.0.\n" in text and "\nsort: ASEntmax +10.0.\n" in text
+    assert "| sort | softmax | 0.006 | 57.0 | 59.0 ±1.6 | 51.0 ±1.6 |" in text
+    # Welch: t(8; .975) = 2.306 times the root of 2 * 2.5 / 5 = 1
+    assert "| sort | ASEntmax | 0.006 | 57.0 | +10.0 [+7.7, +12.3] | **+10.0** [+7.7, +12.3] |" in text
+    assert "| +0.0 [-2.3, +2.3] | +0.0 [-2.3, +2.3] |" in text and "10 CPU minutes" in text
+    assert "2001-02-03" in text and "also has other" in text
+    record = json.loads((tmp_path / "length.json").read_text())
+    assert record == json.loads(json.dumps(recorded(10))) and report.page(record)[0] == text
+    picture = (tmp_path / "figures" / "length.svg").read_text()
+    assert all(word in picture for word in ("sort", "flip-flop", "ASEntmax", "exact match, %", "token accuracy, %"))
+    assert "none of 2 comparisons with softmax shows a difference" in report.page(recorded(1))[0]
