@@ -114,11 +114,6 @@ def contestants(
     return found
 
 
-def measure_attention(cases: tuple[AttentionCase, ...], seconds: float) -> list[AttentionRow]:
-    """Time ``cases``, for about ``seconds`` in each direction (at least five turns)."""
-    return [_timed(case, *drawn(case), seconds) for case in cases]
-
-
 def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionRow]:
     """Time causal attention on the tensors of every layer of a trained model.
 
@@ -128,14 +123,13 @@ def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionR
     kept = torch.load(file, weights_only=True)
     rows = []
     for layer, (q, k, v) in enumerate(zip(kept["q"], kept["k"], kept["v"]), 1):
-        case = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping)
-        rows.append(
-            _timed(case, q.contiguous(), k.contiguous(), v.contiguous(), seconds, f"{file.stem}, layer {layer}")
-        )
+        case, tensors = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping), (q, k, v)
+        rows.append(timed(case, *(x.contiguous() for x in tensors), seconds, f"{file.stem}, layer {layer}"))
     return rows
 
 
-def _timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
+def timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
+    """Time attention on q, k, v ``[H, n, d]``, for about ``seconds`` in each direction (at least five turns)."""
     composed = case.n <= LONGEST_COMPOSITION and case.heads * case.n**2 <= 2**25
     known = contestants(case.n, case.mapping, case.causal, composed)
     forward = medians({name: partial(f, q, k, v) for name, f in known.items()}, seconds)
@@ -161,13 +155,6 @@ def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, 
             # the minimum of three runs, since pages that the kernel reclaims and gives back are counted twice
             found[case] = {name: min(peak_memory(step, case, name) for _ in range(3)) for name in names}
     return found
-
-
-def with_section(page: str, section: str) -> str:
-    """The page with the section in place of an older version, or before the section on training, or at the end."""
-    before, mark, after = page.partition("\n## Training and decoding\n")
-    before = before.partition("\n## Fused attention\n")[0]
-    return before.rstrip("\n") + "\n\n" + section + mark + after
 
 
 # A training step of the classifier `imdb_transformer`. Words are random, and all reviews have the same number of them.
