@@ -91,34 +91,14 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
     asked = sorted((one for one in outcomes if one.claim.question), key=lambda one: order.index(one.claim.experiment))
     ranked = sorted(outcomes, key=lambda one: [*papers].index(one.claim.paper))
     counted = [one for one in outcomes if papers[one.claim.paper].counted]
+    told: dict[str, Any] = {"METRICS": METRICS, "WORDS": WORDS, "EXCLUDED": EXCLUDED, "SUPPORTED": SUPPORTED}
+    told |= {"RULES": RULES, "OPEN": OPEN, "word": _word, "quoted": _quoted, "picture": _picture, "shown": _shown}
+    told |= {"asked": asked, "ranked": ranked, "papers": papers, "counted": counted, "better": better(tables)}
+    told |= {"small": _small(tables), "least": _least(outcomes), "lost": _lost(outcomes)}
+    told |= {"more": {one.claim.id: _more(one, tables) for one in outcomes}, "of": Counter(map(_word, counted))}
     many = len({one.claim.paper for one in counted})
-    return (
-        templates(Path(__file__).parent)
-        .get_template("claims.md.jinja")
-        .render(
-            word=_word,
-            quoted=_quoted,
-            picture=_picture,
-            shown=_shown,
-            METRICS=METRICS,
-            WORDS=WORDS,
-            small=_small(tables),
-            least=_least(outcomes),
-            lost=_lost(outcomes),
-            more={one.claim.id: _more(one, tables) for one in outcomes},
-            better=better(tables),
-            asked=asked,
-            ranked=ranked,
-            papers=papers,
-            counted=counted,
-            of=Counter(map(_word, counted)),
-            many=NUMBERS[many] if many < len(NUMBERS) else many,
-            EXCLUDED=EXCLUDED,
-            SUPPORTED=SUPPORTED,
-            RULES=RULES,
-            OPEN=OPEN,
-        )
-    )
+    told["many"] = NUMBERS[many] if many < len(NUMBERS) else many
+    return templates(Path(__file__).parent).get_template("claims.md.jinja").render(told)
 
 
 def _word(outcome: Outcome) -> str:
@@ -181,13 +161,8 @@ def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
     claim = outcome.claim
     if not outcome.needs:
         return "more than 100 runs a row"
-    rows = [
-        r
-        for t in tables
-        if t.name == claim.experiment
-        for r in t.blocks[0].own
-        if r.label in claim.rows + claim.against
-    ]
+    own = [row for table in tables if table.name == claim.experiment for row in table.blocks[0].own]
+    rows = [row for row in own if row.label in claim.rows + claim.against]
     lacking = [(max(outcome.needs - len(row.results), 0), row.results) for row in rows if row.results]
     hours = sum(n * sum(cell.seconds for cell in cells) / len(cells) for n, cells in lacking) / 3600
     return f"{outcome.needs} runs a row ({sum(n for n, _ in lacking)} more, {hours:.1f} hours)"
