@@ -64,7 +64,9 @@ def write(results: Path) -> int:
         print(f"{claim.id:3} {outcome:17} {claim.paper:13} {measured:28} {n:12} {claim.claim}")
     path = Path(outputs_folder()) / "claims.json"
     write_atomic(path, (json.dumps([values(one) for one in found], indent=1, ensure_ascii=False) + "\n").encode())
-    print(f"* changed or added after its records had been seen\n{_count(found)}")
+    words = Counter(one.outcome for one in found)
+    count = ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])
+    print(f"* changed or added after its records had been seen\n{count}")
     print(f"claims: {path}; the page with pictures: docs/claims.md")
     return 0
 
@@ -191,8 +193,3 @@ def _picture(outcome: Outcome) -> str:
     """The path of a claim's picture; empty if no comparison has several runs."""
     several = any(len(part.differences) > 1 for part in outcome.parts)
     return f"{FIGURES}/claim_{outcome.claim.id}.svg" if several else ""
-
-
-def _count(outcomes: Sequence[Outcome]) -> str:
-    words = Counter(one.outcome for one in outcomes)
-    return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])
