@@ -25,6 +25,7 @@ from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
 
 LONGEST_COMPOSITION = 4096
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -96,15 +97,13 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
     return q * 2 ** ((low + high) / 2), k, v
 
 
-def contestants(
-    n: int, mapping: str, causal: bool, composed: bool
-) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+def contestants(n: int, mapping: str, causal: bool, composed: bool) -> dict[str, Attend]:
     """The implementations, as functions of q, k, v ``[H, n, d]``.
 
     These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
     """
     ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
-    found: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    found: dict[str, Attend] = {
         "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
         "ours": lambda q, k, v: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
     }
@@ -123,8 +122,9 @@ def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionR
     kept = torch.load(file, weights_only=True)
     rows = []
     for layer, (q, k, v) in enumerate(zip(kept["q"], kept["k"], kept["v"]), 1):
-        case, tensors = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping), (q, k, v)
-        rows.append(timed(case, *(x.contiguous() for x in tensors), seconds, f"{file.stem}, layer {layer}"))
+        case = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping)
+        q, k, v = (x.contiguous() for x in (q, k, v))
+        rows.append(timed(case, q, k, v, seconds, f"{file.stem}, layer {layer}"))
     return rows
 
 
