@@ -58,10 +58,7 @@ class Decode:
 
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Check that the model reads as many texts as the task's examples have."""
-    name, fields = config["model"]["name"], config["task"]["fields"]
+    name, task = config["model"]["name"], config["task"]
     reads = architecture("classification", name).TEXTS
-    if reads != fields:
-        return [
-            f"model.name={name!r} reads {reads} text(s) an example; those of task={config['task']['name']} have {fields}"
-        ]
-    return []
+    told = f"model.name={name!r} reads {reads} text(s) an example; those of task={task['name']} have {task['fields']}"
+    return [told] if reads != task["fields"] else []
