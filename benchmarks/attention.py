@@ -25,6 +25,7 @@ from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
 
 LONGEST_COMPOSITION = 4096
+Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,13 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
     return q * 2 ** ((low + high) / 2), k, v
 
 
-def contestants(
-    n: int, mapping: str, causal: bool, composed: bool
-) -> dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]]:
+def contestants(n: int, mapping: str, causal: bool, composed: bool) -> dict[str, Attend]:
     """The implementations, as functions of q, k, v ``[H, n, d]``.
 
     These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
     """
     ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
-    found: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    found: dict[str, Attend] = {
         "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
         "ours": lambda q, k, v: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
     }
@@ -114,11 +113,6 @@ def contestants(
         keep, of = composition.visible(n, n, None, causal), composition.of_alpha(ALPHA[mapping])
         found["composition"] = lambda q, k, v: composition.attend(q, k, v, q.shape[-1] ** -0.5, of, keep)[0]
     return found
-
-
-def measure_attention(cases: tuple[AttentionCase, ...], seconds: float) -> list[AttentionRow]:
-    """Time ``cases``, for about ``seconds`` in each direction (at least five turns)."""
-    return [_timed(case, *drawn(case), seconds) for case in cases]
 
 
 def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionRow]:
@@ -131,13 +125,13 @@ def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionR
     rows = []
     for layer, (q, k, v) in enumerate(zip(kept["q"], kept["k"], kept["v"]), 1):
         case = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping)
-        rows.append(
-            _timed(case, q.contiguous(), k.contiguous(), v.contiguous(), seconds, f"{file.stem}, layer {layer}")
-        )
+        q, k, v = (x.contiguous() for x in (q, k, v))
+        rows.append(timed(case, q, k, v, seconds, f"{file.stem}, layer {layer}"))
     return rows
 
 
-def _timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
+def timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
+    """Time attention on q, k, v ``[H, n, d]``, for about ``seconds`` in each direction (at least five turns)."""
     composed = case.n <= LONGEST_COMPOSITION and case.heads * case.n**2 <= 2**25
     known = contestants(case.n, case.mapping, case.causal, composed)
     forward = medians({name: partial(f, q, k, v) for name, f in known.items()}, seconds)
@@ -163,13 +157,6 @@ def measure_memory(cases: list[AttentionCase]) -> dict[AttentionCase, dict[str, 
             # the minimum of three runs, since pages that the kernel reclaims and gives back are counted twice
             found[case] = {name: min(peak_memory(step, case, name) for _ in range(3)) for name in names}
     return found
-
-
-def with_section(page: str, section: str) -> str:
-    """The page with the section in place of an older version, or before the section on training, or at the end."""
-    before, mark, after = page.partition("\n## Training and decoding\n")
-    before = before.partition("\n## Fused attention\n")[0]
-    return before.rstrip("\n") + "\n\n" + section + mark + after
 
 
 # A training step of the classifier `imdb_transformer`. Words are random, and all reviews have the same number of them.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import re
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -30,16 +29,15 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _written(page: str, text: str, output: str) -> None:
-    """Print `page`, and write `text`, the content of the whole file, unless the output is `-`."""
+def _written(page: str, output: str, heading: str | None = None) -> None:
+    """Print `page`, and write it unless the output is `-`; a part of benchmarks.md if its `heading` is given."""
+    from benchmarks import pages
+
     print(page)
     if output != "-":
-        Path(output).write_text(text)
+        old = Path(output).read_text() if Path(output).is_file() else "# Benchmarks\n"
+        Path(output).write_text(page if heading is None else pages.renewed(old, heading, page))
         _say(f"Written to {output}. Compare with `git diff {output}`.")
-
-
-def _old(output: str, without: str = "") -> str:
-    return Path(output).read_text() if Path(output).is_file() else without
 
 
 def mappings(
@@ -92,9 +90,7 @@ def mappings(
     if structured:
         _say(f"structured attention: {len(structured)} cases")
         page += "\n" + pages.page("structured", rows=structures.measure_structured(structured, seconds))
-    # the sections under these headings are written by the other two commands
-    kept = re.search(r"\n## (Fused attention|Training and decoding)\n.*", _old(output), re.S)
-    _written(page, page + (kept[0] if kept else ""), output)
+    _written(page, output, pages.PARTS[0])
     return 0
 
 
@@ -120,7 +116,7 @@ def attention(
     rows = []
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case}")
-        rows += bench.measure_attention((case,), seconds)
+        rows.append(bench.timed(case, *bench.drawn(case), seconds))
     for mapping in bench.ALPHA:
         if (file := trained / f"{mapping}_qkv.pt").exists():
             rows += bench.measure_trained(file, mapping, seconds)
@@ -128,8 +124,8 @@ def attention(
     memory = {} if no_memory else bench.measure_memory(cases)
     page = pages.page("attention", rows=rows, memory=memory, kernels=kernels)
     if not no_decoding:
-        page += "\n" + pages.page("decoding", rows=decode.measure_decoding(decode.DECODING_CASES, seconds))
-    _written(page, bench.with_section(_old(output, "# Benchmarks\n"), page), output)
+        page += "\n" + pages.page("decoding", rows=[decode.timed(case, seconds) for case in decode.DECODING_CASES])
+    _written(page, output, pages.PARTS[1])
 
 
 def training(
@@ -146,7 +142,7 @@ def training(
     """Time training and search. Raises ValueError for unknown models or mappings."""
     _torch(threads)
     import tasks.fairseq_plugin  # noqa: F401  registers the models
-    from benchmarks import throughput
+    from benchmarks import pages, throughput
     from repro.store import provenance
 
     known = throughput.names()
@@ -161,8 +157,7 @@ def training(
             tables += throughput.measure(model, others, sizes, Path(folder), device, turns, _say)
     machine = provenance.collect()["machine"]
     where = machine["gpu"] if device == "cuda" else machine["cpu"]
-    section = throughput.markdown(tables, sizes, device, where or platform.machine())
-    _written(section, throughput.with_section(_old(output, "# Benchmarks\n"), section), output)
+    _written(throughput.markdown(tables, sizes, device, where or platform.machine()), output, pages.PARTS[2])
 
 
 def documents(
@@ -178,8 +173,8 @@ def documents(
     from benchmarks import attention as bench
 
     sizes, others = bench.Documents(words, batch), (m for m in mappings or bench.fused_names() if m != "softmax")
-    page = bench.documents_page(bench.measure_documents(sizes, seconds, ["softmax", *others]), sizes, seconds)
-    _written(page, page, output)
+    rows = bench.measure_documents(sizes, seconds, ["softmax", *others])
+    _written(bench.documents_page(rows, sizes, seconds), output)
 
 
 def language_model(

@@ -15,12 +15,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.table import backward, medians
-from sparse_attention.mappings.continuous import (
-    GaussianBasis1d,
-    GaussianBasis2d,
-    continuous_attention_1d,
-    continuous_attention_2d,
-)
+from sparse_attention.mappings import continuous
 
 BATCH = 64
 
@@ -38,11 +33,11 @@ class ContinuousCase:
 
     def function(self) -> Callable[[Tensor, Tensor], Tensor]:
         if self.dim == 1:
-            line = GaussianBasis1d.linspaced(self.functions)
-            return lambda mu, sigma: continuous_attention_1d(mu, sigma, line, self.alpha)
-        side = round(self.functions**0.5)
-        plane = GaussianBasis2d.grid(side, side)
-        return lambda mu, sigma: continuous_attention_2d(mu, sigma, plane, self.alpha, quadrature=self.quadrature)
+            line = continuous.GaussianBasis1d.linspaced(self.functions)
+            return lambda mu, sigma: continuous.continuous_attention_1d(mu, sigma, line, self.alpha)
+        side, how = round(self.functions**0.5), self.quadrature
+        plane = continuous.GaussianBasis2d.grid(side, side)
+        return lambda mu, sigma: continuous.continuous_attention_2d(mu, sigma, plane, self.alpha, quadrature=how)
 
 
 CONTINUOUS_CASES = (

@@ -47,12 +47,8 @@ class DecodingRow:
     times: dict[str, float]
 
 
-def measure_decoding(cases: tuple[DecodingCase, ...], seconds: float) -> list[DecodingRow]:
-    """Time ``cases``, for about ``seconds`` each."""
-    return [_timed(case, seconds) for case in cases]
-
-
-def _timed(case: DecodingCase, seconds: float) -> DecodingRow:
+def timed(case: DecodingCase, seconds: float) -> DecodingRow:
+    """Time a case, for about ``seconds``."""
     make = torch.Generator().manual_seed(0)
     q, v = torch.randn(case.heads, 1, 64, generator=make), torch.randn(case.heads, case.n, 64, generator=make)
     k = torch.randn(case.heads, case.n, 64, generator=make)

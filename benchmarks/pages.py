@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-import platform
+import re
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from repro.files import templates
+from repro.store import provenance
+
+PARTS = ("", "## Fused attention", "## Training and decoding")  # headings in benchmarks.md; the first part has none
 
 
 def number(value: float | None, form: str, missed: bool = False, absent: str = "") -> str:
@@ -19,17 +22,15 @@ def number(value: float | None, form: str, missed: bool = False, absent: str = "
     return f"**{text}**" if missed else text
 
 
-def processor() -> str:
-    """The name of the processor."""
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+def renewed(old: str, heading: str, text: str) -> str:
+    """benchmarks.md, whose content is `old`, with one of its PARTS replaced or added."""
+    there = re.split(rf"(?m)^(?=(?:{'|'.join(PARTS[1:])})$)", old)
+    parts = {one.partition("\n")[0] if one.startswith(PARTS[1:]) else "": one for one in there} | {heading: text}
+    return "\n\n".join(parts[one].rstrip("\n") for one in PARTS if one in parts) + "\n"
 
 
 def page(name: str, **values: Any) -> str:
     """The page or section `name` with what was measured (`values`)."""
     made = templates(Path(__file__).parent / "templates").get_template(f"{name}.md.jinja")
-    known = {"number": number, "processor": processor, "torch": torch.__version__, "threads": torch.get_num_threads()}
-    return made.render(known, **values)
+    known = {"number": number, "torch": torch.__version__, "threads": torch.get_num_threads()}
+    return made.render(known, processor=provenance.collect()["machine"]["cpu"], **values)

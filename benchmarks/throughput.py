@@ -39,7 +39,6 @@ MODELS = {
     "Transformer 2x128": ("model=transformer_small",),
 }
 GOAL = 0.97  # the least speed that a mapping should have, relative to softmax
-SECTION = "## Training and decoding"
 READ_EVERY = 20
 Work = Callable[[], Any]
 Say = Callable[[str], None]
@@ -206,9 +205,4 @@ def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -
     """The section for docs/reference/benchmarks.md; ratios below their goal are bold."""
     shown = {"tables": tables, "sizes": sizes, "device": device, "machine": machine}
     count = len(next(iter(tables[0].ratios.values())))
-    return pages.page("training", **shown, section=SECTION, goal=GOAL, turns=count)
-
-
-def with_section(page: str, section: str) -> str:
-    """The page with the section on training and decoding, which must be the last one, replaced or added."""
-    return page.partition(f"\n{SECTION}\n")[0].rstrip("\n") + "\n\n" + section
+    return pages.page("training", **shown, section=pages.PARTS[2], goal=GOAL, turns=count)

@@ -67,9 +67,8 @@ def collect(folder: Path, versions: list[str]) -> int:
         for python in versions:
             wanted = [f"{name}=={version}", "--no-deps"]
             fit = ["--only-binary=:all:", "--python-version", python, "--implementation", "cp", *platforms]
-            if not subprocess.run(
-                [*pip, "download", *wanted, *fit, "-d", str(folder)], capture_output=True, check=False
-            ).returncode:
+            got = subprocess.run([*pip, "download", *wanted, *fit, "-d", str(folder)], capture_output=True, check=False)
+            if got.returncode == 0:
                 continue
             # READTHEDOCS builds fairseq without its extensions, as scripts/setup.py does
             command = [*pip, "wheel", "--no-build-isolation", *wanted, "-w", str(folder)]

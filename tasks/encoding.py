@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from tasks.data import DataError, DataSet, NullProgress, Progress, Splits
 from tasks.data.cache import cached_folder
-from tasks.data.dataset import NOUNS, DataSet, Splits
-from tasks.data.errors import DataError
-from tasks.data.progress import NullProgress, Progress
+from tasks.data.dataset import NOUNS
 
 Encoded = TypeVar("Encoded")
 Build = Callable[[Path], dict[str, Any]]  # fills an empty folder; returns its metadata

@@ -20,8 +20,7 @@ class Task:
 
     fields: int = integer(low=1, high=2, help="texts per example")
     scores: list = listing(
-        choice(*SCORES),
-        help="extra metrics: F1 over classes; groups of weights; effect of erasing words",
+        choice(*SCORES), help="extra metrics: F1 over classes; groups of weights; effect of erasing words"
     )
     keep_attention: int = integer(low=0, help="test examples whose attention is stored")
     deviations: list = listing(text(), help="what differs from the paper; printed below tables")
@@ -40,9 +39,7 @@ class Encode:
     )
     lowercase: bool = flag(help="before tokenising")
     vocab_size: int | None = integer(
-        low=1,
-        optional=True,
-        help="most frequent training words kept, in addition to those with a pretrained vector",
+        low=1, optional=True, help="most frequent training words kept, in addition to those with a pretrained vector"
     )
     min_count: int = integer(low=1, help="rarer training words are unknown, unless they have a pretrained vector")
     max_tokens: int | None = integer(
@@ -61,10 +58,7 @@ class Decode:
 
 def problems(config: Mapping[str, Any]) -> list[str]:
     """Check that the model reads as many texts as the task's examples have."""
-    name, fields = config["model"]["name"], config["task"]["fields"]
+    name, task = config["model"]["name"], config["task"]
     reads = architecture("classification", name).TEXTS
-    if reads != fields:
-        return [
-            f"model.name={name!r} reads {reads} text(s) an example; those of task={config['task']['name']} have {fields}"
-        ]
-    return []
+    told = f"model.name={name!r} reads {reads} text(s) an example; those of task={task['name']} have {task['fields']}"
+    return [told] if reads != task["fields"] else []

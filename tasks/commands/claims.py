@@ -64,10 +64,11 @@ def write(results: Path) -> int:
         outcome, measured = one.outcome + _mark(one)[-1:], part.measured(one.decimals)
         print(f"{claim.id:3} {outcome:17} {claim.paper:13} {measured:28} {n:12} {claim.claim}")
     path = Path(outputs_folder()) / "claims.json"
-    write_atomic(
-        path, (json.dumps([values(one, tables) for one in found], indent=1, ensure_ascii=False) + "\n").encode()
-    )
-    print(f"* changed or added after its records had been seen\n{_count(found)}")
+    listed = [values(one, tables) for one in found]
+    write_atomic(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
+    words = Counter(one.outcome for one in found)
+    count = ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])
+    print(f"* changed or added after its records had been seen\n{count}")
     print(f"claims: {path}; the page with pictures: docs/claims.md")
     return 0
 
@@ -95,34 +96,14 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
     asked = sorted((one for one in outcomes if one.claim.question), key=lambda one: order.index(one.claim.experiment))
     ranked = sorted(outcomes, key=lambda one: [*papers].index(one.claim.paper))
     counted = [one for one in outcomes if papers[one.claim.paper].counted]
+    told: dict[str, Any] = {"METRICS": METRICS, "WORDS": WORDS, "EXCLUDED": EXCLUDED, "SUPPORTED": SUPPORTED}
+    told |= {"RULES": RULES, "OPEN": OPEN, "word": _word, "quoted": _quoted, "picture": _picture, "shown": _shown}
+    told |= {"asked": asked, "ranked": ranked, "papers": papers, "counted": counted, "better": better(tables)}
+    told |= {"small": _small(tables), "least": _least(outcomes), "lost": _lost(outcomes)}
+    told |= {"more": {one.claim.id: _more(one, tables) for one in outcomes}, "of": Counter(map(_word, counted))}
     many = len({one.claim.paper for one in counted})
-    return (
-        templates(Path(__file__).parent)
-        .get_template("claims.md.jinja")
-        .render(
-            word=_word,
-            quoted=_quoted,
-            picture=_picture,
-            shown=_shown,
-            METRICS=METRICS,
-            WORDS=WORDS,
-            small=_small(tables),
-            least=_least(outcomes),
-            lost=_lost(outcomes),
-            more={one.claim.id: _more(one, tables) for one in outcomes},
-            better=better(tables),
-            asked=asked,
-            ranked=ranked,
-            papers=papers,
-            counted=counted,
-            of=Counter(map(_word, counted)),
-            many=NUMBERS[many] if many < len(NUMBERS) else many,
-            EXCLUDED=EXCLUDED,
-            SUPPORTED=SUPPORTED,
-            RULES=RULES,
-            OPEN=OPEN,
-        )
-    )
+    told["many"] = NUMBERS[many] if many < len(NUMBERS) else many
+    return templates(Path(__file__).parent).get_template("claims.md.jinja").render(told)
 
 
 def _word(outcome: Outcome) -> str:
@@ -222,8 +203,3 @@ def _picture(outcome: Outcome) -> str:
     """The path of a claim's picture; empty if no comparison has several runs."""
     several = any(len(part.differences) > 1 for part in outcome.parts)
     return f"{FIGURES}/claim_{outcome.claim.id}.svg" if several else ""
-
-
-def _count(outcomes: Sequence[Outcome]) -> str:
-    words = Counter(one.outcome for one in outcomes)
-    return ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])

@@ -65,10 +65,8 @@ def show(
         raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
     print(f"\n{render.to_screen(table)}\n")
     drawings = sum(f.suffix == ".svg" for f in files)
-    print(
-        f"tables: {folder}/table.*; each run: {comparison.RUNS}"
-        + f"; {drawings} plots: {comparison.DRAWN}/" * bool(drawings)
-    )
+    plots = f"; {drawings} plots: {comparison.DRAWN}/" if drawings else ""
+    print(f"tables: {folder}/table.*; each run: {comparison.RUNS}{plots}")
     print(f"report: {folder / comparison.DASHBOARD}" if files[-1].name == comparison.DASHBOARD else "no dashboard")
 
 
@@ -100,7 +98,12 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
 
     Prints the damaged cells, and a message if no cell matches. Raises ConfigError or ConfigError as `main` does.
     """
-    _check_names(filters)
+    nodes = (*NODES, *TOP, *OWN)
+    for key in filters:
+        if key.partition(".")[0] not in nodes:
+            raise ConfigError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
+    if "experiment" in filters:  # refused before cells are read
+        compose.page("experiment", filters["experiment"])
     ids = None
     if "sweep" in filters:
         folder = store.root / "sweeps" / filters["sweep"]
@@ -113,9 +116,8 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
 
     def wanted(task: str, mapping: str, key: str) -> bool:
         """Whether a folder can match; other folders are not read."""
-        return (ids is None or key in ids) and all(
-            fits({"task": task, "mapping": mapping}[key]) for key, fits in tests.items()
-        )
+        own = {"task": task, "mapping": mapping}
+        return (ids is None or key in ids) and all(fits(own[name]) for name, fits in tests.items())
 
     read = records.read(store, wanted)
     for one in read.lost:
@@ -165,9 +167,8 @@ def unfinished(store: Store, told: Mapping[str, Any]) -> list[Lost]:
         elif state == "queued" and not entry.path("status.json").exists():
             gone = "deleted" if one.get("state") == "done" else "never run"
             state = "failed" if why else gone
-        found.append(
-            Lost(key, task, mapping, one.get("point") or {}, int(one.get("seed", 0)), state, why.partition("\n")[0])
-        )
+        point, seed = one.get("point") or {}, int(one.get("seed", 0))
+        found.append(Lost(key, task, mapping, point, seed, state, why.partition("\n")[0]))
     return found
 
 
@@ -179,16 +180,6 @@ def _of(lost: Sequence[Lost], filters: Mapping[str, str]) -> list[Lost]:
         near = [of.get(key, of.get(key.removeprefix("mapping."))) for of in known]
         left = [one for one, value in zip(left, near) if value is None or fits(value)]
     return left
-
-
-def _check_names(filters: Mapping[str, str]) -> None:
-    """Raise ConfigError for an unknown node, and ConfigError for an unknown experiment, before cells are read."""
-    nodes = (*NODES, *TOP, *OWN)
-    for key in filters:
-        if key.partition(".")[0] not in nodes:
-            raise ConfigError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
-    if "experiment" in filters:
-        compose.page("experiment", filters["experiment"])
 
 
 def _words(filters: Mapping[str, str]) -> str:

@@ -159,10 +159,8 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> t
                 keys.add(key)
             if several:  # beside words, an option takes one value
                 declared |= {"action": "append"} if further else {"action": "extend", "nargs": "+"}
-            required = parameter.default is parameter.empty
-            parser.add_argument(
-                flags[-1], *SHORT.get(name, ()), dest=name, required=required, default=argparse.SUPPRESS, **declared
-            )
+            declared |= {"dest": name, "required": parameter.default is parameter.empty, "default": argparse.SUPPRESS}
+            parser.add_argument(flags[-1], *SHORT.get(name, ()), **declared)
     if further or free:
         parser.add_argument("_words", nargs="*", default=())
     typed = [f"--{word}" if "=" in word and word.partition("=")[0] in keys else word for word in arguments]

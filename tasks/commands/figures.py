@@ -104,15 +104,8 @@ def make(names: Sequence[str], options: Options, out: Path | None = None) -> lis
 def listed() -> str:
     """Help text: every figure with its title and experiment, and the command to run next."""
     lines = [f"  {name:22s} {figure.title}; cells of {figure.experiment}" for name, figure in FIGURES.items()]
-    return "\n".join(
-        [
-            "figures:",
-            *lines,
-            f"without cells: {', '.join(values_in('paper_figures'))}",
-            "",
-            "Next: python scripts/reproduce.py EXPERIMENT with the same overrides trains the cells that a figure lacks",
-        ]
-    )
+    step = "Next: python scripts/reproduce.py EXPERIMENT with the same overrides trains the cells that a figure lacks"
+    return "\n".join(["figures:", *lines, f"without cells: {', '.join(values_in('paper_figures'))}", "", step])
 
 
 def _texts(figure: Figure, options: Options) -> tuple[Sequence[str], Sequence[str]]:

@@ -98,9 +98,8 @@ def restore(plan: Plan, store: Store, folder: Path) -> None:
 
     def same(cell: Cell, record: archive.Archived) -> bool:
         tests = {name: one["evaluation"] for name, one in record["tests"].items()}
-        return record["training"] == cell.training_id and all(
-            tests.get(test.name) == cell.evaluation_id(test) for test in cell.tests
-        )
+        scored = all(tests.get(test.name) == cell.evaluation_id(test) for test in cell.tests)
+        return scored and record["training"] == cell.training_id
 
     for cell in plan.slots:
         record = known.get(archive.key(cell.config, cell.family))
@@ -120,10 +119,8 @@ def lay(cell: Cell, record: archive.Archived, store: Store) -> None:
     for test in cell.tests:
         level, told = cell.evaluation(store, test), record["tests"][test.name]
         columns = archive.columns(told["examples"])
-        rows = (
-            {k: v[i] for k, v in columns.items() if i < len(v)}
-            for i in range(max(map(len, columns.values()), default=0))
-        )
+        count = max(map(len, columns.values()), default=0)
+        rows = ({k: v[i] for k, v in columns.items() if i < len(v)} for i in range(count))
         level.write_predictions({"set": test.name, "index": i, "sentence": row} for i, row in enumerate(rows))
         write_json(level.path("metrics.json"), told["scored"])
         write_json(level.path("provenance.json"), told["made"])

@@ -10,7 +10,7 @@ sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 import itertools
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -80,10 +80,6 @@ def _without(keys: Keys) -> dict[str, list[str]]:
     return {} if glob else {key: names for key, names in found.items() if names}
 
 
-def _combinations(keys: Keys) -> Iterator[tuple[Override, ...]]:
-    return itertools.product(*(one.each for one in keys.values()))
-
-
 def _outlined(request: Request, tools: plans.Tools) -> Outline:
     keys = dict(request.keys)
     outlined = Outline(without=_without(keys))
@@ -96,7 +92,7 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
     whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
     fitting: set[str] = set()
     combinations = []
-    for every in _combinations(keys):
+    for every in itertools.product(*(one.each for one in keys.values())):
         mapping = next((one.value for one in every if one.key == "mapping"), "softmax")
         combinations.append(tuple(one for one in every if mapping not in outlined.without.get(one.key, ())))
     for chosen in dict.fromkeys(combinations):

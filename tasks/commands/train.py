@@ -66,9 +66,8 @@ def run(config: Mapping[str, Any]) -> Ended:
             print((outcome.error or "").partition("\n")[2], file=sys.stderr)
         return "failed", told, None
     print(compare.of_one(results, f"{display.name(cell)}: {cell.data.facts.get('provenance', '')}"))
-    print(
-        f"cell {cell.training_id} {outcome.state}: {cell.entry(store).folder} (all scores: metrics.json, evaluations/)"
-    )
+    folder = cell.entry(store).folder
+    print(f"cell {cell.training_id} {outcome.state}: {folder} (all scores: metrics.json, evaluations/)")
     where = cell.training_id[:12] + elsewhere(store.root) + naming(config["plugins"])
     print(f"next: python scripts/predict.py {where} < INPUT")
     score = float(results.metrics.get(f"dev/{config['train']['best_metric']}", math.nan))

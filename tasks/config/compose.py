@@ -136,8 +136,8 @@ def own_defaults(config: DictConfig, keys: Collection[str], limits: bool) -> Non
             if f"encode.{key}" not in keys:
                 config.encode[key] = value
     scores = list(config.task.get("scores") or ())
-    classes = config.task.family in models.FAMILIES and _has_classes(models.part(config.task.family, "options"))
-    beside = {"chrf"} if "bleu" in scores else {"macro_f1"} if classes else set()
+    family = models.part(config.task.family, "options") if config.task.family in models.FAMILIES else None
+    beside = {"chrf"} if "bleu" in scores else {"macro_f1"} if getattr(family, "CLASSES", False) else set()
     if beside and "task.scores" not in keys:
         config.task.scores = [*scores, *beside.difference(scores)]
 
@@ -156,12 +156,9 @@ def checked(config: DictConfig, typed: Collection[Override], writes: bool = True
         key = str(error.full_key or "configuration")
         raise ConfigError(f"{key}: {str(error).splitlines()[0]}") from error
     values.pop("hydra", None)
-    if (
-        any(one.node == "data" for one in typed)
-        and isinstance(values.get("data"), dict)
-        and "fallback" in values["data"]
-    ):
-        values["data"]["fallback"] = None
+    own = values.get("data")
+    if isinstance(own, dict) and "fallback" in own and any(one.node == "data" for one in typed):
+        own["fallback"] = None
     config = completed(values)
     if (config["profile"]["name"], values["runtime"]["device"], config["runtime"]["device"]) == ("gpu", "auto", "cpu"):
         config["runtime"]["device"] = "auto"  # a plan may go on; `reproduce.check_launcher` refuses to run it
@@ -269,10 +266,6 @@ def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:
     return None
 
 
-def _has_classes(family: ModuleType) -> bool:
-    return getattr(family, "CLASSES", False)
-
-
 def _rest(node: Mapping[str, Any], cls: type, key: str, own: Sequence[str] = ()) -> dict[str, Any]:
     """Read a node that has the keys `own` in addition to the options of `cls`."""
     return {k: node[k] for k in own} | plain(read(cls, {k: v for k, v in node.items() if k not in own}, key))
@@ -305,7 +298,7 @@ def _together(config: Mapping[str, Any], family: ModuleType) -> list[str]:
     found = [p for module in (family, architecture) if hasattr(module, "problems") for p in module.problems(config)]
     if config["train"]["precision"] == "fp16" and config["runtime"]["device"] == "cpu":
         found.append("train.precision=fp16 needs a GPU; use bf16 or fp32, or runtime.device=cuda")
-    if config["train"]["class_weights"] and not _has_classes(family):
+    if config["train"]["class_weights"] and not getattr(family, "CLASSES", False):
         told = f"train.class_weights is for classifiers; task={config['task']['name']} has no classes; leave it out"
         found.append(told)
     best = config["train"]["best_metric"]

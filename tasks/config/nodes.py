@@ -48,9 +48,7 @@ class Train:
     )
     average: int | None = integer(low=1, optional=True, help="keep the mean of the weights of that many last epochs")
     class_weights: str | None = choice(
-        "balanced",
-        optional=True,
-        help="class weights in a classifier's loss; balanced: each class counts the same",
+        "balanced", optional=True, help="class weights in a classifier's loss; balanced: each class counts the same"
     )
     precision: str = choice("fp32", "fp16", "bf16", help="fp16 (on a GPU), bf16: autocast over fp32 weights")
     processes: int = integer(
@@ -126,9 +124,7 @@ class Runtime:
     workers: int = integer(low=1, help="cells at a time")
     devices: Any = option(object, _devices, "GPUs of the workers: all, none or numbers")
     workers_per_device: int = option(
-        object,
-        _sharing,
-        "cells that share a GPU, or train.processes of them; auto: as memory and cores allow",
+        object, _sharing, "cells that share a GPU, or train.processes of them; auto: as memory and cores allow"
     )
     data_workers: int = integer(low=0, help="processes that collate batches")
     save_minutes: float = number(above=0, high=10_000, help="minutes between checkpoints within an epoch")

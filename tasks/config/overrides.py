@@ -107,10 +107,8 @@ def lacking(key: str, mappings: Iterable[str], own: Mapping[str, Collection[str]
     `own` has the parameters of the user's mappings. Only `custom` has a name that can be set. Raises ConfigError if none
     of the mappings has the parameter.
     """
-    known_names = {*names_in("mapping"), *own}
-    files = {
-        n: [*own[n], "at", "grid"] if n in own else values_in(f"mapping/{n}") for n in mappings if n in known_names
-    }
+    there = [n for n in mappings if n in {*names_in("mapping"), *own}]
+    files = {n: [*own[n], "at", "grid"] if n in own else values_in(f"mapping/{n}") for n in there}
     parameter = key.split(".")[1]
     without = [name for name, file in files.items() if parameter not in file]
     if parameter == "name":

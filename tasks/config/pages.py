@@ -59,9 +59,8 @@ def papers() -> list[Paper]:
             problems += error.problems
     problems += paper_claims.clashes(found)
     tested = [claim for paper in found for claim in paper.claims if claim.experiment]
-    pages = {
-        name: page("experiment", name) for name in names_in("experiment") if any(c.experiment == name for c in tested)
-    }
+    named = {claim.experiment for claim in tested}
+    pages = {name: page("experiment", name) for name in names_in("experiment") if name in named}
     for claim in tested:
         where = f"configs/claims/{claim.paper}.yaml, claim {claim.id}"
         if claim.experiment not in pages:

@@ -338,9 +338,8 @@ class Request:
         for text in (text for text in self.typed if text.startswith(tuple(f"{key}=" for key in TRAIN))):
             if not self.many or (theirs and not text.startswith("sweep=")):
                 why = f"{theirs[0]} gives the sweep to Hydra, which knows" if theirs else "only a sweep (-m) knows"
-                raise ConfigError(
-                    f"{text} is not available here: {why} {'no ' * bool(theirs)}{text.partition('=')[0]}="
-                )
+                no = "no " if theirs else ""
+                raise ConfigError(f"{text} is not available here: {why} {no}{text.partition('=')[0]}=")
         if theirs and not (self.many and OPTUNA in [text.lstrip("+") for text in theirs]):
             raise ConfigError(f"{theirs[0]} is an option of Hydra, which is only used by -m {OPTUNA}; leave it out")
         if theirs and self.plan:

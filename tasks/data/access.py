@@ -27,6 +27,7 @@ from tasks.data.read.formats import counting
 from tasks.data.records import KINDS
 
 GUIDE = "see docs/extending.md"
+Given = Mapping[str, Any] | None
 
 
 def set_names(kind: str | None = None) -> list[str]:
@@ -47,10 +48,9 @@ def set_module(name: str) -> Loader:
     sets = getattr(module, "SETS", {})
     loader = sets.get(name) or sets.get(manifest.get("holds"))
     if loader is None or loader.KIND not in KINDS:
-        told = (
-            f"must have SETS = {{{name!r}: Loader(KIND, Options, load)}}, where KIND is {' or '.join(KINDS)}; {GUIDE}"
-        )
-        raise ConfigError([f"data.name={name}: {path.replace('.', '/')}.py {told}"])
+        file, sets = f"{path.replace('.', '/')}.py", f"SETS = {{{name!r}: Loader(KIND, Options, load)}}"
+        told = f"must have {sets}, where KIND is {' or '.join(KINDS)}; {GUIDE}"
+        raise ConfigError([f"data.name={name}: {file} {told}"])
     return loader
 
 
@@ -69,10 +69,8 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
     try:
         module = set_module(node.get("name", ""))
         if kind is not None and kind != module.KIND:
-            allowed = ", ".join(set_names(kind))
-            return [
-                f"data={node['name']} holds {KINDS[module.KIND]}; this task reads {KINDS.get(kind, kind)}: {allowed}"
-            ]
+            reads = f"this task reads {KINDS.get(kind, kind)}: {', '.join(set_names(kind))}"
+            return [f"data={node['name']} holds {KINDS[module.KIND]}; {reads}"]
         read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
     except ConfigError as error:
         return error.problems
@@ -164,9 +162,7 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
     return data
 
 
-def fetch(
-    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
-) -> str:
+def fetch(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
     """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
 
     `options` are those of the data set, e.g. `mirror` or `path`; those that are None are ignored. Raises the errors of
@@ -175,18 +171,14 @@ def fetch(
     return _fetched(name, root, options, progress)[0]
 
 
-def show(
-    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
-) -> str:
+def show(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
     """As `fetch`, with the notes and shortfalls of the data set and five of its test records."""
     said, data, splits = _fetched(name, root, options, progress)
     records = map(str, islice(splits.get("test", ()), 5))
     return "\n  ".join([said, *data.notes, *data.shortfalls, *records])
 
 
-def _fetched(
-    name: str, root: str | Path, options: Mapping[str, Any] | None, progress: Progress | None
-) -> tuple[str, DataSet, Splits]:
+def _fetched(name: str, root: str | Path, options: Given, progress: Progress | None) -> tuple[str, DataSet, Splits]:
     progress, root = progress or NullProgress(), Path(root)
     node, place = _asked(name, root, options)
     check_folder(root, write=True)
@@ -202,9 +194,7 @@ def _fetched(
     return _counted(name, data, splits, place), data, splits
 
 
-def verify(
-    name: str, root: str | Path, options: Mapping[str, Any] | None = None, progress: Progress | None = None
-) -> str:
+def verify(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
     """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
 
     Neither the hub nor any web address is contacted, but missing apt and pip data are fetched. Raises the errors of
@@ -222,7 +212,7 @@ def verify(
     return "\n  ".join([*said, *(f"short: {s}" for s in data.shortfalls)])
 
 
-def _asked(name: str, root: Path, options: Mapping[str, Any] | None) -> tuple[dict[str, Any], Any]:
+def _asked(name: str, root: Path, options: Given) -> tuple[dict[str, Any], Any]:
     """The `data` node of a data set requested by name, which gets no fallback, and the location of its files."""
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
     if hasattr(chosen(node)[0].Options, "fallback"):

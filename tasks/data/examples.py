@@ -78,9 +78,8 @@ def batch_by_size_vec(
         AssertionError: a single example exceeds `max_tokens`.
     """
     lengths = num_tokens_vec.tolist()
-    assert max_tokens <= 0 or max(lengths, default=0) <= max_tokens, (
-        f"the longest example has {max(lengths)} tokens; max_tokens is {max_tokens}"
-    )
+    most = max(lengths, default=0)
+    assert max_tokens <= 0 or most <= max_tokens, f"the longest example has {most} tokens; max_tokens is {max_tokens}"
     ends: list[int] = []
     # the open batch is start:end; later examples wait until the size of both together is allowed again
     start = end = longest = waiting = 0

@@ -119,9 +119,8 @@ def _rounded(values: np.ndarray) -> Any:
 
 def write(examples: Sequence[Example], stem: Path, endings: Sequence[str], caption: str) -> Path:
     """Draw examples as stem.svg, .png or .pdf, and write all their numbers, drawn or not, as stem.json."""
-    draw.heat_maps(
-        [line for example in examples for line in example.lines], [stem.with_suffix(e) for e in endings], caption
-    )
+    lines = [line for example in examples for line in example.lines]
+    draw.heat_maps(lines, [stem.with_suffix(e) for e in endings], caption)
     told = {"about": caption, "examples": [example.about | {"rows": example.rows} for example in examples]}
     file = stem.with_suffix(".json")
     write_atomic(file, (json.dumps(told, ensure_ascii=False, indent=1) + "\n").encode())

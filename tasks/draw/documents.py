@@ -105,12 +105,9 @@ def page(points: pd.DataFrame) -> str:
         for head, score, decimals in (("F1", "f1", 3), ("labels", "labels", 2))
         for row in points["row"].cat.categories
     }
-    runs = (
-        points[points["score"] == "f1"].groupby(["setting", "value", "row"], observed=True).size().unstack(fill_value=0)
-    )
-    columns["runs"] = runs.apply(
-        lambda counts: ", ".join(map(str, counts if len({*counts}) > 1 else counts[:1])), axis=1
-    )
+    of_f1 = points[points["score"] == "f1"].groupby(["setting", "value", "row"], observed=True)
+    runs = of_f1.size().unstack(fill_value=0)
+    columns["runs"] = runs.apply(lambda n: ", ".join(map(str, n if len({*n}) > 1 else n[:1])), axis=1)
     table = pd.DataFrame(columns).sort_index().fillna("-")
     labels = [f"{AXES[setting]} {value}" for setting, value in table.index]
     scores = markdown([Column("setting", labels), *(Column(name, [*table[name]]) for name in columns)])

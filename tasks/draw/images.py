@@ -15,8 +15,7 @@ from repro.files import write_atomic
 from repro.report import draw as canvas
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
-from tasks.data import DataUnavailable
-from tasks.data.errors import DataError
+from tasks.data import DataError, DataUnavailable
 from tasks.data.images import ImageInput, decode
 from tasks.layers.words import density_alpha
 from tasks.vqa.models.mcan import PLACES

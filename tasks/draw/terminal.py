@@ -9,9 +9,8 @@ from typing import Any
 from repro.report import draw
 
 SHADES = "░▒▓█"
-LEGEND = "· exactly no weight  " + "  ".join(
-    f"{shade} {'from' if i else 'above'} {i / len(SHADES):g}" for i, shade in enumerate(SHADES)
-)
+_LEAST = (f"{shade} {'from' if i else 'above'} {i / len(SHADES):g}" for i, shade in enumerate(SHADES))
+LEGEND = "  ".join(["· exactly no weight", *_LEAST])
 LOOK = "What to see: a mapping with zeros leaves most words of a line out; softmax gives every word some weight."
 LABEL = 14  # maximum letters shown of an output token
 HEAD = 12  # maximum letters shown of a source token

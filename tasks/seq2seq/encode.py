@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.options import plain, read
+from tasks.data import DataError, DataSet, Progress
 from tasks.data.cache import META, copy_files, read_meta
-from tasks.data.dataset import DataSet
-from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
 from tasks.data.records import AlignedPair, Gold, Pair
 from tasks.data.symbols import FIRST, SPECIAL, UNK, read_dictionary, write_dictionary

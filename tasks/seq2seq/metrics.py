@@ -132,17 +132,8 @@ def dev_outputs(model: nn.Module, data: Encoded, share: slice = slice(None)) -> 
     """
     split = data.splits["dev"]
     longest, fertility = max(1, *map(int, split.target.lengths)), stored(split)
-    greedy = Decode(
-        beam=1,
-        max_len_a=0.0,
-        max_len_b=longest,
-        length="none",
-        len_penalty=1.0,
-        coverage_penalty=0.0,
-        stop="best",
-        replace_unk=True,
-        batch_size=100,
-    )
+    rest: dict[str, Any] = {"length": "none", "len_penalty": 1.0, "coverage_penalty": 0.0, "stop": "best"}
+    greedy = Decode(beam=1, max_len_a=0.0, max_len_b=longest, replace_unk=True, batch_size=100, **rest)
     inputs = None if fertility is None else {"fertility": fertility}
     found = decode(model, data, greedy, inputs=inputs, split="dev", share=share)
     return _texts(data, [best.tokens for (best,) in found], split.pairs[share])

@@ -84,9 +84,7 @@ class Decode:
     len_penalty: float = number(low=-10, high=10, help="with length=average or wu: larger values favour long outputs")
     coverage_penalty: float = number(low=0, high=1e3, help="weight of Wu et al.'s coverage penalty in the score")
     stop: str = choice(
-        "all",
-        "best",
-        help="all: when as many have ended as the beam holds; best: when the best one has ended",
+        "all", "best", help="all: when as many have ended as the beam holds; best: when the best one has ended"
     )
     replace_unk: bool = flag(help="an unknown output word becomes the source word with the largest attention")
     batch_size: int = integer(low=1, help="sentences decoded at once; affects only the speed")

@@ -14,9 +14,8 @@ from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 
-from tasks.data.errors import DataError
+from tasks.data import DataError, Progress
 from tasks.data.pieces import fitted, learn_pieces, opened, too_small
-from tasks.data.progress import Progress
 from tasks.data.records import Pair
 from tasks.data.symbols import SPECIAL
 from tasks.seq2seq.options import Encode

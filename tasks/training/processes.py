@@ -44,12 +44,6 @@ def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]]
     return model.net.eval(), history, history[-1] if averaged else max(history, key=job.value)
 
 
-def _free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 def spread(job: Job, monitor: Monitor) -> None:
     """Run `loop.run` in `train.processes` processes and wait for them; if one fails, all are terminated.
 
@@ -66,7 +60,9 @@ def spread(job: Job, monitor: Monitor) -> None:
         has = f"this machine has {torch.cuda.device_count()}"
         raise ValueError(f"train.processes={processes} needs {processes} GPUs; {has}")
     said = torch.multiprocessing.get_context("spawn").Queue()
-    method = f"tcp://127.0.0.1:{_free_port()}"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     named = own_mappings.pinned(job.config.get("plugins"))
     arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method, named)
     with signals.deferred():

@@ -35,17 +35,10 @@ def card(
         manifest: Mapping[str, Any] | None = load_manifest(name)
     except DataError:
         manifest = None
-    told = {
-        "cell": cell,
-        "epochs": "best_epoch" in cell.family.METRICS,
-        "config": cell.config,
-        "training": training,
-        "trained": trained,
-        "provenance": provenance,
-    }
+    told = {"cell": cell, "config": cell.config, "training": training, "trained": trained, "provenance": provenance}
     told |= {"hub": _hub(cell, measured).to_yaml(), "scores": _scores(cell, [trained, *measured.values()])}
-    made = templates(Path(__file__).parent).get_template("card.md.jinja")
-    return made.render(told, name=name, facts=facts, manifest=manifest)
+    told |= {"epochs": "best_epoch" in cell.family.METRICS, "name": name, "facts": facts, "manifest": manifest}
+    return templates(Path(__file__).parent).get_template("card.md.jinja").render(told)
 
 
 def intervals(

@@ -72,10 +72,8 @@ def export(
     measured = measured or read_json(place / "evaluations.json") or {}
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.") as work,
-            usable(place, (OSError, ValueError)),
-        ):
+        hidden = tempfile.TemporaryDirectory(dir=to.parent, prefix=f".{to.name}.")
+        with hidden as work, usable(place, (OSError, ValueError)):
             made = Path(work) / "made"
             for name in entry.files():
                 if name not in LEFT:

@@ -51,10 +51,9 @@ def write(model: Loaded, folder: Path) -> Path:
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about torch's internals
-            names = {"input_names": list(given), "output_names": outputs, "dynamic_shapes": (shapes,)}
-            program = torch.onnx.export(
-                _Called(function, part), tuple(given.values()), dynamo=True, verbose=False, **names
-            )
+            how: Any = {"input_names": list(given), "output_names": outputs, "dynamic_shapes": (shapes,)}
+            how |= {"dynamo": True, "verbose": False}
+            program = torch.onnx.export(_Called(function, part), tuple(given.values()), **how)
             program.save(str(folder / FILE))
     except ModuleNotFoundError as error:
         raise StoreError(f"no {FILE}: the package {error.name} is missing; pip install onnx onnxscript") from error

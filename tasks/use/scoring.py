@@ -65,10 +65,8 @@ def evaluate(
         told, name = progress or NullProgress(), "test" if own and not given else _named(config, folder, given)
         test = cell.family.prepare_test(config, folder / "encoding", told, name)
     if is_own(config["data"]) and Path(config["data"].get("path") or "").is_file():
-        whole = (
-            "only its test part is scored; to score all of it, name a folder with it as test"
-            + Path(_place(config["data"])).suffix
-        )
+        file = f"test{Path(_place(config['data'])).suffix}"
+        whole = f"only its test part is scored; to score all of it, name a folder with it as {file}"
         test = replace(test, facts={**test.facts, "notes": [*test.facts["notes"], whole]})
     config["data"], further = cell.config["data"], {} if own else {test.name: config["data"]}
     cell = replace(cell, config=config, tests=(test,), further=further)

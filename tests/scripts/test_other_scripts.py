@@ -46,9 +46,8 @@ def test_records_of_several_labels_are_shown(script, tmp_path):
     rows = [f"{i / 10},{i % 7},{i % 2},1" for i in range(60)]
     file.write_text("\n".join(["f0,f1,sun,rain", *rows]) + "\n")
     shown = script("data.py", "show", "features", f"data.path={file}", "data.label=[sun,rain]")
-    assert shown.returncode == 0 and re.search(r"labels (0 )?1; 2 features: -?[\d.]+ -?[\d.]+\n", shown.stdout), (
-        shown.stdout + shown.stderr
-    )
+    assert re.search(r"labels (0 )?1; 2 features: -?[\d.]+ -?[\d.]+\n", shown.stdout), shown.stdout + shown.stderr
+    assert shown.returncode == 0
 
 
 def test_a_python_without_the_packages_is_told_which_one_to_use():
@@ -72,9 +71,8 @@ def test_output_to_a_full_disk_is_told():
     command = [sys.executable, "scripts/data.py", "list"]
     with open("/dev/full", "w") as full:
         done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert (
-        done.returncode == 1 and done.stderr.startswith("error: the disk is full: ") and "Traceback" not in done.stderr
-    )
+    assert done.returncode == 1 and done.stderr.startswith("error: the disk is full: ")
+    assert "Traceback" not in done.stderr
 
 
 def test_help_ends_with_what_to_run_next(command, capsys):

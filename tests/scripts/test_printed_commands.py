@@ -39,9 +39,8 @@ def printed() -> list[tuple[str, str, list[tuple[str, str]]]]:
             continue
         tree = ast.parse(source)
         kinds = (ast.Module, ast.ClassDef, ast.FunctionDef)
-        skipped = {
-            id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, kinds) and isinstance(n.body[0], ast.Expr)
-        }
+        first = [n.body[0] for n in ast.walk(tree) if isinstance(n, kinds)]
+        skipped = {id(node.value) for node in first if isinstance(node, ast.Expr)}
         for node in ast.walk(tree):
             if id(node) in skipped:
                 continue
@@ -63,26 +62,22 @@ def printed() -> list[tuple[str, str, list[tuple[str, str]]]]:
 
 
 def test_commands_in_messages_name_scripts_targets_and_options_that_exist():
-    targets = [
-        re.escape(t).replace("%", ".+") for t in re.findall(r"^([\w%-]+):", (ROOT / "Makefile").read_text(), re.M)
-    ]
+    named = re.findall(r"^([\w%-]+):", (ROOT / "Makefile").read_text(), re.M)
+    targets = [re.escape(t).replace("%", ".+") for t in named]
     commands = 0
     for place, text, values in printed():
         for script, words in re.findall(r"scripts/(\w+)\.py\b((?:(?!, )[^;`\n<])*)", text):
             assert (ROOT / "scripts" / f"{script}.py").is_file(), place
             page = (ROOT / "scripts" / f"{script}.py").read_text(encoding="utf-8")
             keys = [key for key in re.findall(r"(?<=\s)'?([a-z_.]+)=", words) if not settable(key)]
-            assert not [
-                key for key in [*keys, *re.findall(r"--[a-z]+", words)] if key not in (*page.split(), "--help")
-            ], (place, words)
+            keys += re.findall(r"--[a-z]+", words)
+            assert {*keys} <= {*page.split(), "--help"}, (place, words)
             commands += 1
         for target in re.findall(r"(?:`|get: )make ([a-z][\w-]*)|\bmake ([a-z]+-[a-z][\w-]*)", text):
             assert any(re.fullmatch(one, "".join(target)) for one in targets), (place, target)
         if "scripts/" in text:  # what names files is quoted for a shell
-            unsafe = [
-                value for before, value in values if PLACE.search(before) and not any(q in value for q in QUOTING)
-            ]
-            assert not [value for value in unsafe if value not in ("{cell}", "{name}")], (place, unsafe)
+            named = {value for before, value in values if PLACE.search(before)} - {"{cell}", "{name}"}
+            assert all(any(q in value for q in QUOTING) for value in named), (place, named)
     assert commands > 30
 
 
@@ -139,19 +134,12 @@ def test_commands_of_a_trial_an_export_and_a_sweep_run_as_printed(command, isola
     rng, words_ = random.Random(0), [a + b for a in "bdfgklmnprst" for b in "aeiou"]
     rows = [f"{' '.join(rng.choices(words_, k=8))} {'good' if i % 2 else 'bad'},{i % 2}" for i in range(300)]
     (place / "r.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    (place / "m.py").write_text(
-        "import sparse_attention as sa\n\n\n@sa.register('printedmax', summary='ours')\n"
-        "def printedmax(scores, mask):\n    return (scores.masked_fill(~mask, float('-inf'))).softmax(-1)\n"
-    )
+    function = "def printedmax(scores, mask):\n    return (scores.masked_fill(~mask, float('-inf'))).softmax(-1)\n"
+    register = "import sparse_attention as sa\n\n\n@sa.register('printedmax', summary='ours')\n"
+    (place / "m.py").write_text(register + function)
     store, own = f"paths.outputs={place}", plugins.naming([str(place / "m.py")])
-    small = [
-        "train.max_epochs=1",
-        "model.embed_dim=8",
-        "model.hidden_dim=8",
-        "runtime.workers=1",
-        store,
-        *shlex.split(own),
-    ]
+    small = "train.max_epochs=1 model.embed_dim=8 model.hidden_dim=8 runtime.workers=1".split()
+    small += [store, *shlex.split(own)]
 
     def run(line: str, typed: str = "") -> str:
         name, given = words(line)
@@ -163,13 +151,11 @@ def test_commands_of_a_trial_an_export_and_a_sweep_run_as_printed(command, isola
     assert command("try", f"data.path={place / 'r.csv'}", "mapping=printedmax", *small) == 0
     told = capsys.readouterr().out
     predict, export, again = re.findall(r"^  .*python scripts/.*$", told, re.M)
-    assert "words" in run(predict, "the good number\n") and "1 cells run" in run(
-        again.replace("seed=1,2,3", "seed=1,2")
-    )
+    assert "words" in run(predict, "the good number\n")
+    assert "1 cells run" in run(again.replace("seed=1,2,3", "seed=1,2"))
     made = run(export)
     assert run(made.partition("next: ")[2].replace(" < input", ""), "the good number\n").strip() in ("0", "1")
-    assert (
-        command("train", "-m", "task=toy", "data.limits.train=40", "mapping=softmax", "sweep=s", *small[:1], store) == 0
-    )
+    swept = ("-m", "task=toy", "data.limits.train=40", "mapping=softmax", "sweep=s", *small[:1], store)
+    assert command("train", *swept) == 0
     (line,) = re.findall(r"^again at any time: (.*)$", capsys.readouterr().out, re.M)
     assert "Comparison: sweep=s" in run(line)

@@ -64,10 +64,8 @@ def test_the_committed_pages_are_what_the_committed_records_give(tmp_path):
     page = made.files.pop("../claims.md")
     told = re.findall(r"(?ms)^### Claim.*?(?=^##)|^\| (?:\*\*|  ?\|).*?$", page + "##")
     of_these = [one for one in told if "no finished cells" not in one.lower()]
-    assert (
-        len(of_these) > 5
-        and [one for one in of_these if one.strip("| *\nabcdefghijklmnopqrstuvwxyz") not in claimed] == []
-    )
+    assert len(of_these) > 5
+    assert [one for one in of_these if one.strip("| *\nabcdefghijklmnopqrstuvwxyz") not in claimed] == []
     told = made.files.pop("other.md").splitlines()
     assert len(told) > 8 and [one for one in told if one not in (whole / "other.md").read_text(encoding="utf-8")] == []
     committed = {name: (whole / name).read_text(encoding="utf-8") for name in made.files | made.drawn}
@@ -101,18 +99,14 @@ def test_a_row_that_was_not_run_and_an_excluded_gain_have_their_words():
 
 def test_all_pairs_of_runs_are_counted():
     def row(label, *scores):
-        return SimpleNamespace(
-            label=label, baseline=False, results=[SimpleNamespace(metrics={BLEU: v}) for v in scores]
-        )
+        results = [SimpleNamespace(metrics={BLEU: score}) for score in scores]
+        return SimpleNamespace(label=label, baseline=False, results=results)
 
     rows = [row("softmax", 2.0, 3.0, 2.0), row("sparsemax", 1.0, 3.0, 5.0)]
     table = SimpleNamespace(name="evidence_translation", blocks=[SimpleNamespace(rows=rows)])
     assert claims.better([table]) == {"translation": pytest.approx((0 + 0 + 0 + 1 + 0.5 + 1 + 1 + 1 + 1) / 9)}
-    assert (
-        claims.better([SimpleNamespace(name="another", blocks=table.blocks)])
-        == {}
-        == claims.better([table], row="fusedmax")
-    )
+    another = SimpleNamespace(name="another", blocks=table.blocks)
+    assert claims.better([another]) == {} == claims.better([table], row="fusedmax")
 
 
 def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_nan():

@@ -80,9 +80,8 @@ def test_a_folder_predicts_with_the_packages_that_the_guide_names(exported, vqa2
     model = load_cell(entry.folder, overrides=overrides)
     text = " ".join(["nice", "film", *getattr(model.encoding, "source_vocab", ())[:4]])
     image = next(path for kind in ("*.jpg", "*.png") for path in vqa2_folder.rglob(kind))
-    line = {"esim": f"{text}\tbad", "vqa": f"{image}\twhat is it?", "multilabel": " ".join(["0.5"] * 10)}.get(
-        name, text
-    )
+    typed = {"esim": f"{text}\tbad", "vqa": f"{image}\twhat is it?", "multilabel": " ".join(["0.5"] * 10)}
+    line = typed.get(name, text)
     command = [sys.executable, "-c", ALONE, ",".join(absent), str(root / "scripts/predict.py")]
     command += [str(folder), "--nbest=2", *overrides]
 
@@ -150,9 +149,8 @@ def test_a_damaged_export_is_refused(exported, tmp_path, name):
     with pytest.raises(Damaged, match=re.escape(f"{name} is not what was written")):
         load_cell(folder)
     (folder / name).unlink()
-    with pytest.raises(
-        (Damaged, ConfigError), match=re.escape(name) if name != "config.yaml" else "has no config.yaml"
-    ):
+    said = re.escape(name) if name != "config.yaml" else "has no config.yaml"
+    with pytest.raises((Damaged, ConfigError), match=said):
         load_cell(folder)
 
 

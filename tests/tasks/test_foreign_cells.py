@@ -79,12 +79,7 @@ KINDS = {
     "a weight is missing": (WEIGHTS, lambda s: s.pop(first(s)) is None, "Missing key", True),
     "weights that are nan": (WEIGHTS, lambda s: s[first(s)].fill_(torch.nan) is None, "not finite", True),
     "weights that are none": (WEIGHTS, b"evil", "", True),
-    "a module that is no family": (
-        PAGE,
-        lambda p: p.update(module="this"),
-        "is unknown; import and `register` it",
-        False,
-    ),
+    "a module that is no family": (PAGE, lambda p: p.update(module="this"), "unknown; import and `register` it", False),
     "another family's task": (PAGE, lambda p: p["task"].update(family="vqa"), "task.family", True),
     "an unknown mapping": (PAGE, lambda p: p["mapping"].update(name="sparsermax"), "sparsermax", False),
     "another mapping": (PAGE, lambda p: p["mapping"].update(name="softmax"), "toy/softmax", False),

@@ -12,13 +12,8 @@ OPENNMT = {
     "optim": {"name": "sgd", "lr": 1.0, "clip": 5.0, "normalize": "sentences", "weight_decay": 0.0},
     "schedule": {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5},
     "train": {"max_epochs": 13, "batch_size": 64, "best_metric": "accuracy"},
-    "encode": {
-        "vocab_size": 50000,
-        "max_source_tokens": 50,
-        "max_target_tokens": 50,
-        "subword": "none",
-        "joint": False,
-    },
+    "encode": {"vocab_size": 50000, "subword": "none", "joint": False}
+    | {"max_source_tokens": 50, "max_target_tokens": 50},
     "decode": {"beam": 5, "batch_size": 30, "max_len_b": 100, "length": "none"},
 }
 ADAM = {"name": "adam", "eps": 1e-8, "betas": [0.9, 0.999], "clip": 0.0, "weight_decay": 0.0}
@@ -84,9 +79,8 @@ TABLES += ("martins2020_table2", "martins2020_nmt", "peters2018_snli", "malaviya
 def test_the_profile_gpu_has_the_papers_rows_grids_and_seeds():
     for name in TABLES:
         gpu, paper = (compose.experiment(name, profile) for profile in ("gpu", "paper"))
-        assert [r.label for r in gpu.rows if r.label != "uniform attention"] == [
-            r.label for r in paper.rows if r.label != "uniform attention"
-        ]
+        labels, theirs = ([r.label for r in one.rows if r.label != "uniform attention"] for one in (gpu, paper))
+        assert labels == theirs
         ours = {c.grid for c in gpu.columns}
         assert ours == {c.grid for c in paper.columns} and not gpu.comparable, name
         assert gpu.seeds == ((SEEDS[name],) if name in SEEDS else paper.seeds[:1])

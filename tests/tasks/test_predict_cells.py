@@ -134,10 +134,9 @@ def test_lines_of_every_kind_and_those_that_cannot_be_read(used, capsys):
     assert np.array_equal(lines.parsed(rows, model), [dense, dense])
     assert lines.parsed(b"", model) == []
     for wrong in ("nan", "1e999", "x"):
+        two = [" ".join(map(str, row)) for row in (dense, [wrong, *dense[1:]])]
         with refused(DataError, line=2, value=wrong, says="between"):
-            lines.parsed(
-                "\n".join([" ".join(map(str, dense)), " ".join([wrong, *map(str, dense[1:])])]).encode(), model
-            )
+            lines.parsed("\n".join(two).encode(), model)
 
 
 def test_the_heat_map_shows_zeros_weights_and_groups():

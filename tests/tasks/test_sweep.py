@@ -118,11 +118,8 @@ def test_one_mapping_of_a_plugin_is_the_same_cell_by_its_name_and_as_custom(plug
     with compose.composer() as composed:
         one, *others = [composed(["task=toy", plugin, *form.split()])["mapping"] for form in forms]
         twice = plugin.replace("]", "," + plugin.removeprefix("plugins=["))
-        ids = {
-            asked_id(composed(["task=toy", p, forms[0].split()[0]]), family("tasks.cells.seq2seq"))
-            for p in (plugin, twice)
-        }
-    assert len(ids) == 1
+        configs = [composed(["task=toy", p, forms[0].split()[0]]) for p in (plugin, twice)]
+        assert len({asked_id(config, family("tasks.cells.seq2seq")) for config in configs}) == 1
     assert one == {"name": "ourmax", "beta": 3.0, "at": {}, "grid": {}} and all(other == one for other in others)
     with pytest.raises(ConfigError, match="has a mapping of your own among others"):
         search.main(read("task=toy", plugin, "mapping=softmax,ourmax", "hydra/sweeper=optuna"))
@@ -200,14 +197,9 @@ def test_seeds_can_be_added_to_a_sweep(tmp_path, capsys):
     folder = sweep.folder_of(root, first, sweep.outline(first))
     made = [{"cell": "toy/softmax/0", "seed": seed} for seed in (1, 2)]
     compare.write_manifest(folder, sweep.lasting(first), made)
-    for words, seeds in (
-        (["seed=3"], "1,2,3"),
-        (["seed=3,1"], "1,2,3"),
-        (["seed=1"], "1,2"),
-        ([], "1,2"),
-        (["seed=range(7,9)", "runtime.workers=3"], "1,2,7,8"),
-    ):
-        _, more = grown("sweep=mine", *words)
+    asked = {"seed=3": "1,2,3", "seed=3,1": "1,2,3", "seed=1": "1,2", "": "1,2"}
+    for words, seeds in (asked | {"seed=range(7,9) runtime.workers=3": "1,2,7,8"}).items():
+        _, more = grown("sweep=mine", *words.split())
         assert [w for w in more.typed if w.startswith("seed")] == [f"seed={seeds}"] and "seed=3" not in more.overrides
         assert {w.seed for w in sweep.outline(more).cells} == {int(n) for n in seeds.split(",")}
         assert sweep.folder_of(root, more, sweep.outline(more)) == folder
@@ -248,9 +240,8 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
     for n, (name, state) in enumerate(states.items()):
         entry = store.entry("toy", "softmax", key := name.replace(" ", "_"))
         if state:
-            entry.set_status(
-                state, **({"error": "no memory\nTraceback"} if state == "failed" else {"stage": "epoch 2/3"})
-            )
+            why = {"error": "no memory\nTraceback"} if state == "failed" else {"stage": "epoch 2/3"}
+            entry.set_status(state, **why)
         if state == "done":
             write_json(entry.path("manifest.json"), {})
         told = {"state": "done" if name == "deleted" else "queued"} | ({"error": "old"} if name == "failed" else {})

@@ -10,7 +10,7 @@ import torch
 import sparse_attention as sa
 import tasks.fairseq_plugin  # noqa: F401  registers the models
 from benchmarks import attention as bench
-from benchmarks import throughput
+from benchmarks import pages, throughput
 from benchmarks.language_model import training
 from benchmarks.language_model.data import window
 from benchmarks.language_model.model import Block, LanguageModel, rotated, turns
@@ -38,9 +38,10 @@ def test_the_page_keeps_its_other_sections_and_shows_what_misses_its_goal():
     section = throughput.markdown([training, search], SIZES, "cpu", "a machine")
     assert "| softmax, tokens/s | 200 |" in section and "| softmax, sentences/s | 16 |" in section
     assert "| sparsemax | **0.95** (0.90-0.96) |" in section and "| entmax | 0.98 (" in section
-    page = throughput.with_section("# Benchmarks\n\n## Forward\n\nfigures\n", section)
-    assert page.startswith("# Benchmarks\n\n## Forward\n\nfigures\n\n## Training and decoding\n")
-    assert throughput.with_section(page, section) == page
+    first, fused = "# Benchmarks\n\n## Forward\n\nfigures\n", "## Fused attention\n\nmore\n"
+    page = pages.renewed(pages.renewed(first, pages.PARTS[2], section), pages.PARTS[1], fused)
+    assert page == f"{first}\n{fused}\n{section}" and pages.renewed(page, pages.PARTS[1], fused) == page
+    assert pages.renewed(page, "", "# New\n") == f"# New\n\n{fused}\n{section}"
 
 
 def test_steps_over_documents_on_both_paths(monkeypatch):

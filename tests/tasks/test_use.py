@@ -75,17 +75,15 @@ def test_several_that_a_filter_fits_are_listed_with_what_differs(learned, traine
 
 def test_only_finished_cells_are_suggested(trained, tmp_path):
     cell, outputs = trained
-    with pytest.raises(
-        ConfigError, match=r"did you mean 'toy/softmax'\?\); finished cells: toy/softmax, toy/sparsemax$"
-    ):
+    said = r"did you mean 'toy/softmax'\?\); finished cells: toy/softmax, toy/sparsemax$"
+    with pytest.raises(ConfigError, match=said):
         find_cell(outputs, "toy/softmx")
     entry = cell.entry(Store(tmp_path))
     shutil.copytree(cell.entry(Store(outputs)).folder, entry.folder)
     entry.path("manifest.json").unlink()
     rest = "finished cells: none;.* to train it: python scripts/train.py task=toy mapping=softmax paths.outputs=[^ ]*$"
-    with pytest.raises(
-        ConfigError, match=f"no cell of 'toy/softmax' in .* is finished; run its training again; {rest}"
-    ):
+    said = "no cell of 'toy/softmax' in .* is finished; run its training again"
+    with pytest.raises(ConfigError, match=f"{said}; {rest}"):
         find_cell(tmp_path, "toy/softmax")
     with pytest.raises(ConfigError, match=f"no finished cell of 'toy/softmx' .*{rest}") as refused:
         find_cell(tmp_path, "toy/softmx")
@@ -166,11 +164,8 @@ def test_a_model_of_other_code_says_so_once_with_the_command_that_trains_it_agai
     load_cell(folder)
     evaluate(str(folder), ["decode.beam=1"])
     (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    assert (
-        "by other code (commit abc) than today's; changed: mine.py" in told
-        and step in told
-        and f"rm -r {folder}" in told
-    )
+    said = "by other code (commit abc) than today's; changed: mine.py", step, f"rm -r {folder}"
+    assert all(one in told for one in said)
     monkeypatch.setattr(finding, "_TOLD", set())
     exported = shutil.copytree(folder, outputs / "elsewhere", dirs_exist_ok=True)
     load_cell(exported)

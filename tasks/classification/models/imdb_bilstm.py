@@ -20,11 +20,7 @@ from torch import Tensor, nn
 
 import sparse_attention as sa
 from repro.options import choice, flag, integer, number
-from sparse_attention.mappings.continuous import (
-    ContinuousAttention1d,
-    DiscreteContinuousAttention1d,
-    matched_sigma_sq,
-)
+from sparse_attention.mappings.continuous import ContinuousAttention1d, DiscreteContinuousAttention1d, matched_sigma_sq
 from tasks.classification.models._words import WordModel, WordOptions
 from tasks.config.files import defaults
 from tasks.config.models import Place, nodes_at, row_mappings

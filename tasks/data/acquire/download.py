@@ -137,11 +137,8 @@ def _receive(
         total = None if length is None else int(length) + (have if resumed else 0)
         tag = response.headers.get("ETag")
         said = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
-        with (
-            writing_to(part.parent),
-            open(part, "ab" if resumed else "wb") as stream,
-            progress.bar(total, f"fetching {part.stem}") as bar,
-        ):
+        mode = "ab" if resumed else "wb"
+        with writing_to(part.parent), open(part, mode) as stream, progress.bar(total, f"fetching {part.stem}") as bar:
             if resumed:
                 bar.advance(have)
             elif said:

@@ -136,10 +136,8 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
         if 3 * raw.count(b"\0") > len(raw):
             step = f"it may be UTF-16 without its mark: {_iconv(('UTF-16BE', 'UTF-16LE')[at % 2], path)}"
     except UnicodeDecodeError as error:
-        at, column = (
-            error.start,
-            len(raw[raw.rfind(b"\n", 0, error.start) + 1 : error.start].decode(errors="replace")) + 1,
-        )
+        at = error.start
+        column = len(raw[raw.rfind(b"\n", 0, at) + 1 : at].decode(errors="replace")) + 1
         problem = f"0x{raw[at]:02X} is not UTF-8 (column {column:,})"
         step = f"convert it to UTF-8: {_conversion(raw, path)}"
     if at < 0:

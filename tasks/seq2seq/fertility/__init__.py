@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
+from tasks.data import DataError, Progress
 from tasks.data.cache import META, cached_folder, read_meta
-from tasks.data.errors import DataError
 from tasks.data.files import sha256_of
-from tasks.data.progress import Progress
 from tasks.data.ragged import Ragged
 from tasks.seq2seq import aligner
 from tasks.seq2seq.encode import ALIGNER, Encoded, Split, open_encoded

@@ -15,13 +15,10 @@ from tasks.seq2seq.encode import Split
 
 # Scorers take flat arrays of tagged and true fertilities, both clipped to MOST.
 _RIGHT = Metric("accuracy", "%", 1, 1, None, "source words whose fertility is tagged as aligned")
-_OFF = "difference from the aligned fertility, mean over source words"
+_OFF = Metric("fertility_error", "words", -1, 3, None, "difference from the aligned fertility, mean over source words")
 MEASURED: Scores = {
     "accuracy": (_RIGHT, lambda tagged, true: 100 * (tagged == true).mean()),
-    "fertility_error": (
-        Metric("fertility_error", "words", -1, 3, None, _OFF),
-        lambda tagged, true: np.abs(tagged - true).mean(),
-    ),
+    "fertility_error": (_OFF, lambda tagged, true: np.abs(tagged - true).mean()),
     "loss": (Metric("loss", "bits per word", -1, 3, None, "cross-entropy"), None),
 }
 

@@ -149,12 +149,8 @@ class Model(nn.Module):
 
     def _launching(self, x: Tensor) -> bool:
         """Whether the time of training goes into starting operations: on a GPU, step by step, in float32."""
-        return (
-            x.is_cuda
-            and self.options.input_feeding
-            and torch.is_grad_enabled()
-            and not torch.is_autocast_enabled("cuda")
-        )
+        stepwise = x.is_cuda and self.options.input_feeding and torch.is_grad_enabled()
+        return stepwise and not torch.is_autocast_enabled("cuda")
 
     def _stepwise(self, x: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor]:
         """What `forward` returns, by as few operations as possible (`tasks.layers.steps`); equal up to rounding, and to

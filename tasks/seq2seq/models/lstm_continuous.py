@@ -23,12 +23,7 @@ from torch import Tensor, nn
 
 import sparse_attention as sa
 from repro.options import choice
-from sparse_attention.mappings.continuous import (
-    continuous_attention_1d,
-    document_positions,
-    match_moments_1d,
-    position_weights,
-)
+from sparse_attention.mappings import continuous
 from tasks.config.files import defaults
 from tasks.config.models import Place, nodes_at, row_mappings
 from tasks.layers.words import DensityOptions, density_alpha, density_on_words
@@ -59,11 +54,9 @@ def problems(config: Mapping[str, Any]) -> list[str]:
     node = nodes_at(config["mapping"], PLACES)["cross"]
     if "max_components" in node:
         return [f"mapping={node['name']} is for images; over a sentence: {', '.join(ON_THE_LINE)}"]
-    if node.get("quadrature", "auto") != "auto":
-        return [
-            f"mapping.quadrature={node['quadrature']} is for images; over a sentence nothing is integrated numerically"
-        ]
-    return []
+    how = node.get("quadrature", "auto")
+    told = f"mapping.quadrature={how} is for images; over a sentence nothing is integrated numerically"
+    return [told] if how != "auto" else []
 
 
 class Model(lstm.Model):
@@ -79,19 +72,17 @@ class Model(lstm.Model):
         memory = super().encode(src_tokens, src_lengths)
         B, N = len(src_tokens), len(self.basis)
         each = torch.eye(N, dtype=memory["states"].dtype, device=src_tokens.device).expand(B, N, N)
-        regression = position_weights(each, memory["mask"], self.basis, self.options.ridge)
-        return memory | {
-            "regression": regression,
-            "positions": document_positions(memory["mask"], self.options.positions),
-        }
+        regression = continuous.position_weights(each, memory["mask"], self.basis, self.options.ridge)
+        positions = continuous.document_positions(memory["mask"], self.options.positions)
+        return memory | {"regression": regression, "positions": positions}
 
     def _reading(self, weights: Tensor, memory: Tensors) -> Tensor:
         mu, sigma_sq = self._density(weights, memory["positions"].unsqueeze(1))
-        r = continuous_attention_1d(mu, sigma_sq, self.basis, self.alpha)  # [B, T, N]
+        r = continuous.continuous_attention_1d(mu, sigma_sq, self.basis, self.alpha)  # [B, T, N]
         return weights + (r @ memory["regression"].to(r.dtype)).to(weights.dtype)
 
     def _density(self, weights: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
-        return match_moments_1d(weights, positions, self.alpha, self.options.moment_match)
+        return continuous.match_moments_1d(weights, positions, self.alpha, self.options.moment_match)
 
     @torch.no_grad()
     def densities(self, weights: Tensor) -> Tensors:
@@ -100,5 +91,5 @@ class Model(lstm.Model):
         "density" is the mass per word (see `density_on_words`), which is exactly zero outside the support.
         """
         words = torch.ones(len(weights), weights.size(1), dtype=torch.bool, device=weights.device)
-        mu, sigma_sq = self._density(weights, document_positions(words, self.options.positions))
+        mu, sigma_sq = self._density(weights, continuous.document_positions(words, self.options.positions))
         return {"mu": mu, "sigma": sigma_sq, "density": density_on_words(mu, sigma_sq, self.alpha, words)}

@@ -75,7 +75,7 @@ def test_continuous_attention_and_structures_are_timed(one_thread) -> None:
 @fused
 def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition(tmp_path) -> None:
     case = attention.AttentionCase(128, 2, 0.1, True, target=(1e6, 0.0))
-    (row,) = attention.measure_attention((case,), 0.05)
+    row = attention.timed(case, *attention.drawn(case), 0.05)
     assert 0.07 < row.support < 0.13
     assert set(row.forward) == set(row.both) == {"sdpa", "ours", "composition"} and min(row.forward.values()) > 0
     text = page("attention", rows=[row], memory={case: {"sdpa": 3.0, "ours": 2.0}}, kernels="native")
@@ -86,7 +86,7 @@ def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition(tm
     assert not torch.allclose(found["sdpa"][0], found["composition"], atol=1e-2)
     torch.save({name: torch.randn(2, 1, 96, 16) for name in "qkv"}, tmp_path / "trained.pt")
     assert len(attention.measure_trained(tmp_path / "trained.pt", "entmax15", 0.02)) == 2
-    (row,) = decoding.measure_decoding((decoding.DecodingCase(600, 2, 0.5, target=1e6),), 0.02)
+    row = decoding.timed(decoding.DecodingCase(600, 2, 0.5, target=1e6), 0.02)
     assert 0 < row.support < 0.2 and set(row.times) == {"sdpa", "ours", "composition"}
     assert page("decoding", rows=[row]).count("**") == 2
 

@@ -157,9 +157,8 @@ def test_pretrained_vectors(tmp_path):
     told = "pretrained word vectors for 1 of 2 words, trained further"
     assert classification._vectors({"model": {"fixed_vectors": False}}, found) == told
     found.vocabulary.append("c")
-    assert classification._vectors({"model": {"fixed_vectors": True}}, found).startswith(
-        "pretrained word vectors for 1 of 3 words, fixed; WARNING: few words have one"
-    )
+    said = "pretrained word vectors for 1 of 3 words, fixed; WARNING: few words have one"
+    assert classification._vectors({"model": {"fixed_vectors": True}}, found).startswith(said)
     file.write_text("a 4 5 7\n" * 2)
     again = encoded(tmp_path, vectors=str(file), min_count=2)
     assert again.vectors.tolist() == [[4, 5, 7]] and again.sha256 != found.sha256

@@ -16,10 +16,8 @@ from tasks.data.images import features as opened
 @pytest.fixture
 def made(vqa2_folder, tmp_path) -> Stored:
     source = Files([vqa2_folder / "train2014.zip"], coco_key)
-    keys = ["3", "7", "0", "99"]
-    return features.extract(
-        source, keys, features.backbone("tiny", size=32), tmp_path / "set" / "features", NullProgress(), batch_size=2
-    )
+    keys, tiny, folder = ["3", "7", "0", "99"], features.backbone("tiny", size=32), tmp_path / "set" / "features"
+    return features.extract(source, keys, tiny, folder, NullProgress(), batch_size=2)
 
 
 def test_damage_is_found(made, tmp_path, capsys):
@@ -36,23 +34,19 @@ def test_damage_is_found(made, tmp_path, capsys):
         command(path=folder.parent, check=True)
     for wrong in (raw[:-8], b"\x93NUMPX" + raw[6:]):
         path.write_bytes(wrong)
-        for read in (
-            lambda: ImageInput("features", (2, 3), None, folder)(["3"], tmp_path, NullProgress()),
-            lambda: open_images({"kind": "features", "path": "."}, folder),
-        ):
-            with refused(DataError, key="features.npy"):
-                read()
+        with refused(DataError, key="features.npy"):
+            ImageInput("features", (2, 3), None, folder)(["3"], tmp_path, NullProgress())
+        with refused(DataError, key="features.npy"):
+            open_images({"kind": "features", "path": "."}, folder)
     with refused(DataUnavailable, where=str(tmp_path / "c")):
         opened(tmp_path / "c")
 
 
 def test_an_interrupted_extraction_leaves_nothing(made, vqa2_folder, tmp_path, monkeypatch):
     monkeypatch.setattr(features, "write_meta", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-    source = Files([vqa2_folder / "train2014.zip"], coco_key)
+    source, tiny = Files([vqa2_folder / "train2014.zip"], coco_key), features.backbone("tiny", size=32)
     with pytest.raises(KeyboardInterrupt):
-        features.extract(
-            source, ["3"], features.backbone("tiny", size=32), tmp_path / "other" / "features", NullProgress()
-        )
+        features.extract(source, ["3"], tiny, tmp_path / "other" / "features", NullProgress())
     assert not [*(tmp_path / "other").iterdir()]
 
 

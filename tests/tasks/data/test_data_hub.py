@@ -109,10 +109,8 @@ def test_a_split_or_a_field_that_is_not_there(hub, opened, tmp_path):
     with refused(DataError, key="gigaword", value=["test (default/test/*.parquet)"]) as caught:
         opened("gigaword")
     assert "default/train/0000.parquet" in caught.value.why and not isinstance(caught.value, DataUnavailable)
-    for row, what in (
-        ({"text": "a", "summary": "b"}, "has no document"),
-        ({"document": "a", "summary": None}, "summary"),
-    ):
+    wrong = {"text": "a", "summary": "b"}, {"document": "a", "summary": None}
+    for row, what in zip(wrong, ("has no document", "summary")):
         pq.write_table(pa.Table.from_pylist([row]), tmp_path / "bad.parquet")
         hub.repos["Harvard/gigaword"] |= {"default/test/0000.parquet": (tmp_path / "bad.parquet").read_bytes()}
         with refused(DataError, key="0000.parquet", says=what):

@@ -111,11 +111,8 @@ texts = st.lists(st.lists(st.sampled_from("abcdefgh"), max_size=7).map(" ".join)
 @given(texts, st.sampled_from([0.3, 0.5, 2 / 3, 0.8, 1.0]))
 def test_near_pairs_are_all_pairs_at_least_so_near(texts, least):
     words = [set(text.split()) for text in texts]
-    expected = {
-        (i, k): len(words[i] & words[k]) / len(words[i] | words[k])
-        for i, k in combinations(range(len(texts)), 2)
-        if words[i] and words[k]
-    }
+    full = [i for i in range(len(texts)) if words[i]]
+    expected = {(i, k): len(words[i] & words[k]) / len(words[i] | words[k]) for i, k in combinations(full, 2)}
     pairs, nearness = near_pairs(texts, least)
     found = dict(zip(map(tuple, pairs.T.tolist()), nearness.tolist()))
     assert found == {pair: j for pair, j in expected.items() if j >= least - 1e-12}

@@ -350,11 +350,8 @@ def test_a_quote_that_swallows_rows_is_refused(tmp_path, head, row, last, lines)
 
 def test_json_lines_in_a_json_file_are_read(tmp_path):
     lines = [json.dumps({"a": i}) for i in range(3)]
-    for name, text in (
-        ("a.json", "\n".join(lines)),
-        ("b.json", f"[{','.join(lines)}]"),
-        ("c.json", json.dumps([{"a": 0}, {"a": 1}, {"a": 2}], indent=1)),
-    ):
+    indented = json.dumps([{"a": i} for i in range(3)], indent=1)
+    for name, text in (("a.json", "\n".join(lines)), ("b.json", f"[{','.join(lines)}]"), ("c.json", indented)):
         (tmp_path / name).write_text(text)
         assert [row.cells for row in own.rows(tmp_path / name, ("a",))] == [("0",), ("1",), ("2",)]
     (tmp_path / "a.json").write_text("\n".join([*lines, "{"]))

@@ -232,9 +232,8 @@ def test_a_run_without_a_server_is_kept_offline_whole_and_can_be_sent(prepared_c
     assert "127.0.0.1:9 does not answer" in note
     python, *command = shlex.split(re.search("send it with: (.*?sync '.*?')", note)[1])
     env = {**os.environ, "WANDB_BASE_URL": server.url}
-    done = subprocess.run(
-        [sys.executable, *command], env=env, cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    how = {"env": env, "cwd": tmp_path, "capture_output": True, "text": True}
+    done = subprocess.run([sys.executable, *command], check=False, **how)
     assert python == "python" and done.returncode == 0, done.stdout + done.stderr
     assert server.runs.pop(cell.training_id)["summary"]["test/bleu"] == results.metrics["test/bleu"]
     server.files.clear()

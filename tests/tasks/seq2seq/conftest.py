@@ -70,10 +70,8 @@ def dataset():
     """`dataset(train=[(source, target), ...], dev=..., digits="#")`: a data set of pairs, two references each."""
 
     def make(train=(), dev=(), test=(), references=("another reference",), name="little", **about) -> DataSet:
-        splits = {
-            split: [Pair(s, (t, *references)) for s, t in pairs]
-            for split, pairs in (("train", train), ("dev", dev), ("test", test))
-        }
+        given = {"train": train, "dev": dev, "test": test}
+        splits = {split: [Pair(s, (t, *references)) for s, t in pairs] for split, pairs in given.items()}
         hashes = {split: content_sha256(pairs) for split, pairs in splits.items()}
         languages = {"source_lang": "fr", "target_lang": "en"}
         return DataSet(name, "pairs", hashes, lambda progress: splits, "written here", about=languages | about)

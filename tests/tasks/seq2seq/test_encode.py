@@ -58,10 +58,8 @@ def little(dataset):
 
 def test_ids_and_vocabulary_against_counting_by_hand(little, tmp_path):
     got = encode(little, tmp_path, min_count=9, vocab_size=7)
-    for side, vocab, text in (
-        ("source", got.source_vocab, [s for s, _ in TEXT]),
-        ("target", got.target_vocab, [t for _, t in TEXT]),
-    ):
+    vocabularies = got.source_vocab, got.target_vocab
+    for side, vocab, text in zip(("source", "target"), vocabularies, zip(*TEXT), strict=True):
         counts = Counter(token for line in text for token in line.split())
         expected = [token for token, count in counts.most_common() if count >= 9][:7]
         assert sorted(vocab) == sorted(expected)

@@ -39,9 +39,8 @@ class Coverage(nn.Module):
 
 
 EVERY = list(itertools.product([*MAPPINGS, (Coverage(), None)], SHAPES))
-EVERY += [
-    ((m, {"gamma": 0.1} if "gamma" in sa.spec(m).defaults else {}), {"input_feeding": f}) for m in ROWS for f in BOTH
-]
+SHARP = [(m, {"gamma": 0.1} if "gamma" in sa.spec(m).defaults else {}) for m in ROWS]
+EVERY += itertools.product(SHARP, [{"input_feeding": f} for f in BOTH])
 
 
 @pytest.mark.parametrize("mapping, options", EVERY, ids=str)

@@ -180,9 +180,8 @@ def test_forward_links_by_hand():
         def best(self, *_):
             return self.rows
 
-    split = SimpleNamespace(
-        source=Ragged(np.arange(5), np.array([0, 3, 5])), target=Ragged(np.arange(4), np.array([0, 3, 4]))
-    )
+    source, target = (Ragged(np.arange(ends[-1]), np.array(ends)) for ends in ([0, 3, 5], [0, 3, 4]))
+    split = SimpleNamespace(source=source, target=target)
     # of each target word its source word, of each source word its target word; -1: none
     model = aligner.Aligner(Direction([[0, 0, -1], [1]]), Direction([[0, 1, 2], [-1, 0]]))
     assert model.forward(split.source, split.target) == [{(0, 0), (0, 1)}, {(1, 0)}]
@@ -220,9 +219,8 @@ def test_the_coverage_loss_by_hand(fertile, sentences):
     made = [fertile("softmax", sink=False, coverage=True, coverage_loss=weight) for weight in (0.0, 0.7)]
     criterion, found = Tokens(SimpleNamespace(sentence_avg=False, smoothing=0.0), None), []
     for net in made:
-        wrapped = type(
-            "M", (), {"net": net, "training": True, "__call__": lambda self, net=net, **x: _with_attention(net, x)}
-        )()
+        call = {"__call__": lambda self, net=net, **x: _with_attention(net, x)}
+        wrapped = type("M", (), {"net": net, "training": True} | call)()
         found.append(criterion.summed(wrapped, sample)[0].item())
         wrapped.training = False
         found.append(criterion.summed(wrapped, sample)[0].item())

@@ -11,10 +11,8 @@ from tasks.layers import steps
 from tasks.layers.attention import MultiheadAttention
 from tasks.seq2seq.models import lstm, lstm_continuous, lstm_fertility
 
-MODELS = [
-    ("sparsemax", {"gamma": 0.1}, {"attention": kind, "bidirectional": both})
-    for kind, both in (("general", False), ("dot", True), ("additive", False))
-]
+KINDS = {"general": False, "dot": True, "additive": False}
+MODELS = [("sparsemax", {"gamma": 0.1}, {"attention": kind, "bidirectional": both}) for kind, both in KINDS.items()]
 MODELS += [
     ("entmax", {"alpha": "learned"}, {"score_scale": 0.5, "layers": 3}),
     ("fertility_sparsemax", {}, {"of": lstm_fertility, "input_feeding": True}),
@@ -65,11 +63,8 @@ def test_gradients_with_dropout_and_where_nothing_depends_on_the_query(monkeypat
 @pytest.mark.parametrize("lengths", [(5, 3, 3, 1), (2, 7, 1, 7)], ids=["sorted", "not sorted"])
 def test_packing_at_once(lengths):
     torch.manual_seed(1)
-    encoder, x, lengths = (
-        lstm_module.Lstm(3, 4, 2, batch_first=True).double(),
-        torch.randn(4, 8, 3).double(),
-        torch.tensor(lengths),
-    )
+    encoder, x = lstm_module.Lstm(3, 4, 2, batch_first=True).double(), torch.randn(4, 8, 3).double()
+    lengths = torch.tensor(lengths)
     with Count() as counted:
         found = lstm_module.packed_at_once(encoder, x, lengths)
     assert not counted.names["_pack_padded_sequence"]
@@ -84,21 +79,8 @@ class Count(TorchDispatchMode):
         self.names = Counter()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kinds = {
-            "view",
-            "t",
-            "slice",
-            "select",
-            "unsqueeze",
-            "squeeze",
-            "unbind",
-            "detach",
-            "transpose",
-            "expand",
-            "permute",
-            "as_strided",
-        }
-        kinds |= {"split", "_unsafe_view", "alias", "empty", "empty_like", "new_empty_strided", "empty_strided"}
+        kinds = "view t slice select unsqueeze squeeze unbind detach transpose expand permute as_strided split".split()
+        kinds += "_unsafe_view alias empty empty_like new_empty_strided empty_strided".split()
         self.names[func.overloadpacket.__name__] += func.overloadpacket.__name__ not in kinds
         return func(*args, **(kwargs or {}))
 

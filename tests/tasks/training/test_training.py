@@ -123,9 +123,8 @@ def test_with_an_average_the_mean_of_the_last_epochs_is_kept_and_measured(
 ):
     """The training itself goes on as without."""
     (_, reference), seen, save = uninterrupted(), [], checkpoints.save
-    monkeypatch.setattr(
-        checkpoints, "save", lambda state, folder: (seen.append(copy.deepcopy(state)), save(state, folder))
-    )
+    keep = lambda state, folder: (seen.append(copy.deepcopy(state)), save(state, folder))  # noqa: E731
+    monkeypatch.setattr(checkpoints, "save", keep)
     cell = prepared_cell([*tiny, *INTERRUPTED, "train.average=3"])
     entry = trained(cell, Store(tmp_path))
     for name, last in weights(reference).items():

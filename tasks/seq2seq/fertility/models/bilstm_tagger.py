@@ -31,7 +31,5 @@ class Model(Tagger):
     """A tagger built from `Options` and encoded pairs."""
 
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
-        least = int(options.forward_links)
-        super().__init__(
-            encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers, options.dropout, least
-        )
+        sizes = encoded.sizes[0], options.embed_dim, options.hidden_dim, options.layers
+        super().__init__(*sizes, options.dropout, least=int(options.forward_links))
