@@ -144,7 +144,7 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(tmp_pat
 
 
 def test_training_does_not_depend_on_the_test_set(opened):
-    for name in ("toy", "toy_reviews", "toy_entailment"):
+    for name in ("toy", "toy_reviews", "toy_entailment", "shapes"):
         one, two = opened(name), opened(name, limits={"test": 3})
         assert {s for s in SPLITS if one.fingerprint[s] != two.fingerprint[s]} == {"test"}
         assert opened(name, seed=2).fingerprint["train"] != one.fingerprint["train"]
