@@ -135,7 +135,7 @@ class Decoders:
         return (F.rms_norm(h, h.shape[-1:]) @ p["head"]).view(m, b, n, -1)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: Tensor) -> Tensor:
-        given = {"slopes": self.slopes, "scale": scale, **self.params}
+        given: dict[str, Any] = {"slopes": self.slopes, "scale": scale, **self.params}
         return sa.sparse_attention(q, k, v, self.mapping, causal=True, **given)
 
     def scale(self, x: Tensor, of: dict[str, Tensor]) -> Tensor:
