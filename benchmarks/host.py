@@ -3,6 +3,8 @@
     --against FOLDER    also time another checkout of the project; the two take turns, each in a process of its own
     --seconds           of each case and checkout (default .3)
     --only TEXT         cases whose names contain the text
+    --first N DTYPE     instead: seconds of the first update of a Transformer with N positions in this process, whose kernels
+                        are compiled, or read from Triton's cache (TRITON_CACHE_DIR)
 
 Kernels are compiled for sm_90, and Triton gets a driver that counts launches and starts nothing. CPU tensors stand in for CUDA
 tensors, so the time lacks CUDA's allocator, the device guard, the look-up of torch's stream and the driver's own launch. Times are
@@ -177,6 +179,26 @@ def worker() -> None:
         print(json.dumps([min(times), launches]), flush=True)
 
 
+def first(positions: int, dtype: str) -> None:
+    """Print the seconds of a Transformer's first update; two sequences, one of them padded."""
+    install()
+    import sparse_attention as sa
+
+    torch.set_num_threads(1)
+    sa.kernels.use("triton")
+    kind = getattr(torch, dtype)
+    model = torch.nn.Transformer(512, 8, dropout=0.0, batch_first=True, dtype=kind)
+    replaced = sa.nn.replace(model, "sparsemax")
+    x, y = torch.randn(2, 2, positions, 512, dtype=kind)
+    hidden = torch.arange(positions) >= torch.tensor([[positions], [positions - 2]])
+    causal = model.generate_square_subsequent_mask(positions, dtype=kind)
+    masks = {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden, "tgt_mask": causal}
+    start = time.perf_counter()
+    model(x, y, tgt_is_causal=True, **masks).sum().backward()
+    spent = time.perf_counter() - start
+    print(f"{spent:.1f} s, {Launcher.count} launches of {replaced} attentions, {positions} positions, {dtype}")
+
+
 class Checkout:
     """A process that times the library of one checkout."""
 
@@ -199,8 +221,11 @@ def main() -> None:
     parser.add_argument("--against", type=Path)
     parser.add_argument("--seconds", type=float, default=0.3)
     parser.add_argument("--only", default="")
+    parser.add_argument("--first", nargs=2, metavar=("N", "DTYPE"))
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.first:
+        return first(int(given.first[0]), given.first[1])
     if given.worker:
         return worker()
     folders = [ROOT, *([given.against.resolve()] if given.against else [])]

@@ -122,7 +122,8 @@ def densities(model: LanguageModel, dev: Tensor, options: Options) -> list[float
     alpha = 2.0 if options.mapping == "sparsemax" else 1.5
     found = []
     for q, k, v in model.attended(x):
-        found.append(round(density(*(t[0].contiguous() for t in (q, k, v)), alpha, causal=True), 5))
+        first = [t[0].contiguous() for t in (q, k, v)]
+        found.append(round(density(first[0], first[1], first[2], alpha, causal=True), 5))
     return found
 
 

@@ -143,3 +143,8 @@ def test_host_times_two_checkouts(root: Path) -> None:
     assert all(re.search(r"us \(1\) against \d+ us \(1\) = .* us \(2\) against \d+ us \(2\)", line) for line in each)
     refused = subprocess.run([*command[:3], "nowhere"], cwd=root, capture_output=True, text=True, timeout=60)
     assert refused.returncode == 2 and "there is no sparse_attention/ in this folder" in refused.stderr
+    began = [sys.executable, "benchmarks/host.py", "--first", "4", "float32"]
+    said = subprocess.run(began, cwd=root, capture_output=True, text=True, timeout=300).stdout
+    assert re.fullmatch(r"\d+\.\d s, 36 launches of 18 attentions, 4 positions, float32\n", said), (
+        "one forward, one backward each"
+    )
