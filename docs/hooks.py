@@ -139,7 +139,9 @@ def pictures(page: str, shown: str) -> str:
     for other in ("results/figures/trained.md", "claims.md"):
         for section in re.split(r"(?m)^(?=##+ )", (ROOT / "docs" / other).read_text(encoding="utf-8"))[1:]:
             made_from = set(re.findall(r"\]\(\.\./(\w+)\.md\)", section))
-            made_from |= {"_".join(one) for one in re.findall(r"`(\w+)`?,? profile[= ](\w+)", section)}
+            made_from |= {
+                "_".join(one) for one in re.findall(r"`(\w+?)(?:`?,? profile[= ]|_)(demo|cpu|gpu|paper)\b", section)
+            }
             picture = re.search(r"!\[(.*?)\]\((.*?)\)", section)
             if stem in made_from and picture and posixpath.basename(picture[2]) not in shown:
                 at = posixpath.relpath(posixpath.dirname(other) or ".", folder)
