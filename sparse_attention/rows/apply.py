@@ -317,9 +317,7 @@ class _Fused(Function):
     def forward(ctx: Any, x: Tensor, call: tuple[Any, ...]) -> Tensor:
         plan, plain, form = call
         p, saved = plan.forward(x, form)
-        if (
-            plain is not None
-        ):  # an operation that is not in the reference has saved the scores, and needs the mask again
+        if plain is not None:  # not in the reference: it has saved the scores, and needs the mask again
             saved = (*saved, form.mask)
             ctx.layout = form.layout
         ctx.to_save = (p, *saved)  # what save_for_backward does

@@ -57,8 +57,17 @@ def test_closed_forms_of_the_maximum():
 
 
 def test_losses_with_excluded_scores_are_finite(kernel):
-    x = torch.tensor([[1.0, -math.inf, 0.3], [-math.inf] * 3], requires_grad=True)
+    x = torch.tensor([[1.0, -math.inf, 0.3], [0.2, 0.1, -math.inf]], requires_grad=True)
     y = torch.tensor([0, 1])
+    for name in ("softmax", "sparsemax", "entmax", "fusedmax"):
+        loss = sa.losses.fenchel_young(x, y, name)
+        (g,) = torch.autograd.grad(loss, x)
+        assert torch.isfinite(loss) and torch.isfinite(g).all() and g[0, 1] == 0
+    loss = sa.losses.softmax_loss(x, y)
+    assert torch.isfinite(torch.autograd.grad(loss, x)[0]).all()
+    assert sa.losses.fenchel_young(x, torch.tensor([1, 0]), "sparsemax") == math.inf
+    nothing = torch.tensor([[True] * 3, [False] * 3])
+    x = x.detach().masked_fill(~nothing, -math.inf).requires_grad_()
     for smoothing in (0.0, 0.1):
         loss = sa.losses.softmax_loss(x, y, label_smoothing=smoothing, reduction="none")
         (g,) = torch.autograd.grad(loss.sum(), x)

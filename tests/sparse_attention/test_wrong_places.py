@@ -94,3 +94,9 @@ def test_modules_have_a_dimension(name):
     mask = torch.rand(2, 4, 3) > 0.3
     assert (m(x, mask, **(inputs | {"bounds": torch.tensor(1.0)} if "bounds" in inputs else inputs))[~mask] == 0).all()
     assert inspect.signature(type(m)).parameters["dim"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
+def test_a_module_without_the_attribute_still_works():
+    old = sa.Entmax(1.3)
+    del old.__dict__["dim"]  # as pickled before modules had one
+    assert torch.equal(pickle.loads(pickle.dumps(old))(X), sa.entmax(X, alpha=1.3))

@@ -52,7 +52,7 @@ def test_no_position_sees_its_answer(attention):
     assert not torch.allclose(before[..., 10:, :], after[..., 10:, :], atol=1e-4)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "SSMax", "ASEntmax"])
+@pytest.mark.parametrize("attention", training.ATTENTIONS)
 def test_attention_is_the_formula(attention):
     """By loops over models, sequences, heads and queries, with weights in plain torch."""
     models = training.Decoders(attention, replace(SMALL, width=12, heads=6), (3, 4))
@@ -67,14 +67,25 @@ def test_attention_is_the_formula(attention):
                     scores = torch.stack([q[3 * m + b, head, i] @ k[3 * m + b, head, j] for j in range(i + 1)]) / 2**0.5
                     if head < 3:
                         scores = scores - torch.arange(i, -1, -1) / (head + 1)
-                    elif attention == "SSMax":
+                    elif attention in ("SSMax", "entmax 1.5 log n"):
                         scores = scores * of["s"][m, head] * math.log(i + 2)
                     elif attention == "ASEntmax":
                         drawn = x[m, b, i] @ of["adapt"][m] + of["bias"][m, 0]
                         beta, gamma = (1 + drawn[head].exp()).log(), 2 * drawn[6 + head].tanh()
                         scores = scores * (1 + beta * math.log(i + 2) ** gamma)
-                    weights = entmax15(scores) if attention == "ASEntmax" else scores.exp() / scores.exp().sum()
+                    weights = WEIGHTS.get(attention, entmax15)(scores)
                     assert torch.allclose(found[m, b, head, i], weights @ v[3 * m + b, head, : i + 1], atol=1e-4)
+
+
+def exponential(scores):
+    return scores.exp() / scores.exp().sum()
+
+
+def projected(scores):
+    """Sparsemax, by the largest support whose smallest score stays above the threshold (Martins & Astudillo 2016)."""
+    z = scores.sort(descending=True).values
+    taus = (z.cumsum(0) - 1) / torch.arange(1, len(z) + 1)
+    return (scores - taus[z > taus][-1]).clamp_min(0)
 
 
 def entmax15(scores):
@@ -85,6 +96,9 @@ def entmax15(scores):
         tau = (low + high) / 2
         low, high = (tau, high) if ((z - tau).clamp_min(0) ** 2).sum() > 1 else (low, tau)
     return ((z - tau).clamp_min(0) ** 2).float()
+
+
+WEIGHTS = {"softmax": exponential, "SSMax": exponential, "sparsemax": projected}
 
 
 def test_a_model_does_not_depend_on_those_beside_it():

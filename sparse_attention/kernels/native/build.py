@@ -7,7 +7,8 @@ hash of everything it depends on: sources, flags, compiler version and processor
 runtime or an OpenMP runtime, so a new torch version does not invalidate it; its threads are those of torch.
 
 Several processes may start a build at once: one compiles under a file lock, and the others wait. If locks do not work,
-all processes compile, and the last rename wins; a file gets its final name only when it is complete and on the disk.
+all processes compile, and the last rename wins; a file gets its final name only when it is complete. Each file ends
+with a checksum, so a truncated or damaged file is detected and rebuilt.
 
 Environment:
     SPARSE_ATTENTION_CACHE       directory for the libraries (default ``$XDG_CACHE_HOME`` or ``~/.cache``, then a private
@@ -64,6 +65,7 @@ BASE_FLAGS = (
 )
 # A compiler that does not support -march=native or -fopenmp-simd (hints for vectors, no threads) still builds a correct library.
 OPTIMISATION = (("-O3", "-march=native", "-fopenmp-simd"), ("-O2",))
+_MAGIC = b"sparse_attention"
 COMPILE_SECONDS = 600  # a compiler that takes longer is assumed to hang
 
 
@@ -176,6 +178,20 @@ def _lock(path: Path) -> Iterator[None]:
         yield
 
 
+def _checksum(content: bytes) -> bytes:
+    return _MAGIC + hashlib.sha256(content).digest()
+
+
+def is_intact(library: Path) -> bool:
+    """True if the file exists and ends with the checksum of its other bytes."""
+    try:
+        content = library.read_bytes()
+    except OSError:
+        return False
+    size = len(_checksum(b""))
+    return len(content) > size and content[-size:] == _checksum(content[:-size])
+
+
 def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
     """Compile to a temporary file and rename it to ``target``; raises ``BuildError`` with the compiler's message."""
     last = ""
@@ -184,8 +200,7 @@ def _compile(compiler: list[str], isa: str, ctype: str, target: Path) -> None:
             library = Path(folder, target.name)
             for optimisation in OPTIMISATION:
                 if not (last := _run(compile_command(compiler, isa, ctype, optimisation, str(library)))):
-                    with open(library) as file:
-                        os.fsync(file.fileno())
+                    library.write_bytes((content := library.read_bytes()) + _checksum(content))
                     library.replace(target)
                     return
     except OSError as error:
@@ -216,7 +231,7 @@ def _open(path: Path) -> ctypes.CDLL:
     try:
         library: Any = ctypes.CDLL(str(path))
     except OSError as error:
-        raise FolderError(f"{path} cannot be loaded ({error}); if it is damaged, delete it") from error
+        raise FolderError(f"{path} cannot be loaded ({error})") from error
     library.has_threads = False
     with contextlib.suppress(AttributeError, OSError):  # no torch; or a torch without such a runtime
         runtime = ctypes.CDLL(sys.modules["torch"]._C.__file__) if "torch" in sys.modules else None
@@ -247,9 +262,9 @@ def load(ctype: str) -> ctypes.CDLL:
             continue
         target = directory / f"{ctype}-{cache_key(compiler, version, isa, ctype)}.so"
         try:
-            if not target.exists():
+            if not is_intact(target):
                 with _lock(target.with_suffix(".lock")):
-                    if not target.exists():  # no other process built it while we waited
+                    if not is_intact(target):  # no other process built it while we waited
                         say(
                             f"compiling the CPU kernels for {ctype} into {directory}, once; 5 to 30 seconds "
                             "(ahead of time: python -m sparse_attention.kernels.native)"
