@@ -35,6 +35,9 @@
         untestable: ""                  why no run of ours can test the claim; the keys about its test are then left out
         untested: ""                    or why none has
         counterexample: ""              or what disproves it: a computation under docs/reference/errata
+        forms:                          the test again on other rows, for models that differ from the printed ones; decides nothing
+          - {form: "in the form of the authors' code", rows: [sparsemax, as in their code], against: []}
+                                        without `against`, that of the claim
         note: ""                        what a reader should know, such as when the margin was set
         history:                        the earlier versions of the claim's test, oldest first
           - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
@@ -71,6 +74,15 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Form:
+    """Other rows on which a claim is tested too; `form` says what they are."""
+
+    form: str
+    rows: tuple[str, ...]
+    against: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Claim:
     """A claim of a paper; the module's docstring explains the attributes."""
 
@@ -103,6 +115,7 @@ class Claim:
     untested: str = ""
     counterexample: str = ""
     note: str = ""
+    forms: tuple[Form, ...] = ()
     history: tuple[Change, ...] = ()
     paper: str = ""
 
@@ -223,7 +236,10 @@ def unknown(claim: Claim, experiment: Mapping[str, Any]) -> list[str]:
     """Names in a claim that are not in the file of its experiment: rows, columns and the profile."""
     rows = [row["label"] for row in experiment["rows"]]
     columns, profiles = list(experiment["columns"]), list(experiment["profiles"])
-    asked = [("rows", row, rows) for row in claim.rows] + [("against", row, rows) for row in claim.against]
+    asked = [(key, row, rows) for key in ("rows", "against") for row in getattr(claim, key)]
+    asked += [
+        (f"forms.{key}", row, rows) for f in claim.forms for key in ("rows", "against") for row in getattr(f, key)
+    ]
     asked += [("profile", claim.profile, profiles)]
     for key in ("columns", "than"):
         named = getattr(claim, key)

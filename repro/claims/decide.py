@@ -75,7 +75,8 @@ def outcome_of(claim: Claim, known: Evidence) -> Outcome:
     if claim.told:
         word = UNTESTABLE if claim.untestable else UNTESTED if claim.untested else CONTRADICTED
         return Outcome(claim, word, Part(why=claim.told))
-    outcome = _tested(claim, known)
+    others = (replace(claim, rows=f.rows, against=f.against or claim.against, forms=(f,)) for f in claim.forms)
+    outcome = replace(_tested(claim, known), forms=tuple(_tested(other, known) for other in others))
     failed = {CONTRADICTED, EXCLUDED}
     same = failed if outcome.outcome in failed else {outcome.outcome}
     last = next((old for old in reversed(claim.history) if old.why != RULES or old.outcome not in same), None)

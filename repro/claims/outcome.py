@@ -83,6 +83,7 @@ class Outcome:
         decimals, better: those of the metric that decides.
         seen: the outcome depends on a change made after its records were seen.
         confirmed: seeds that had not been seen then give the same outcome.
+        forms: the outcome of each of the claim's `forms`.
     """
 
     claim: Claim
@@ -93,6 +94,7 @@ class Outcome:
     better: int = 0
     seen: bool = False
     confirmed: bool = False
+    forms: tuple["Outcome", ...] = ()
 
     @property
     def p(self) -> float:

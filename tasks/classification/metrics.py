@@ -48,6 +48,11 @@ def _metrics() -> Iterable[Metric]:
     yield Metric("aligned", "words", 0, 1, None, aligned)
     zeros = f"pairs of words without weight, of all pairs and both directions, {pairs}"
     yield Metric("alignment_zeros", "share", 0, 3, None, zeros)
+    forward = (
+        f"neighbouring words aligned with ever later words (1/2 where the mean place stays), both directions, {pairs}"
+    )
+    yield Metric("monotony", "share", 0, 3, None, forward)
+    yield Metric("symmetry", "share", 0, 3, None, f"weight that both directions have in common, {pairs}")
 
 
 def _accuracy(records: Sequence[dict[str, Any]]) -> float:

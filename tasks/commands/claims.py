@@ -83,7 +83,8 @@ def values(outcome: Outcome, tables: Iterable[Table] = ()) -> dict[str, Any]:
     told |= {"chance": None if math.isnan(outcome.chance) else outcome.chance, "needs": outcome.needs}
     told |= dict(zip(("more_runs", "more_hours"), _lacking(outcome, tables))) if not outcome.counts else {}
     parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in outcome.parts]
-    return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts}
+    forms = [{"form": o.claim.forms[0].form, "outcome": o.outcome} for o in outcome.forms]
+    return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts} | ({"forms": forms} if forms else {})
 
 
 # ---- the page

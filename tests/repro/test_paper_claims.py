@@ -10,7 +10,7 @@ from made_table import SOFTMAX, TUNED, examples
 from scipy import stats
 
 from repro import statistics
-from repro.claims.claim import UNIFORM, Change, Claim, Paper, clashes, read
+from repro.claims.claim import UNIFORM, Change, Claim, Form, Paper, clashes, read
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED
 from repro.errors import ConfigError
@@ -169,6 +169,20 @@ def test_a_claim_is_not_tested_if_a_row_or_column_that_it_names_was_not_run():
     assert (apart.outcome, apart.part.why) == (OPEN, "no pair of seeds"), "both were run"
     far = {"a": scores["a"] | {"other": {s: 3 + v for s, v in near.items()}}}
     assert tried(replace(BASE, rows=("other", "nobody")), far).outcome == CONTRADICTED, "one row is enough for that"
+
+
+def test_other_forms_of_a_claim_are_tested_on_their_rows_and_decide_nothing():
+    near = dict(enumerate((0.1, 0.0, -0.1, 0.05)))
+    far = {s: v - 3 for s, v in near.items()}
+    scores = {"a": {"softmax": dict.fromkeys(near, 0.0), "tuned": near, "other": far, "third": far}}
+    forms = (Form("other", ("other",)), Form("both", ("other",), ("third",)), Form("none", ("nobody",)))
+    found = tried(replace(BASE, forms=forms), scores)
+    assert (found.outcome, [p.row for p in found.parts]) == (SUPPORTED, ["tuned"])
+    assert [one.outcome for one in found.forms] == [CONTRADICTED, OPEN, UNTESTED]
+    assert [(p.row, p.against) for one in found.forms for p in one.parts][:2] == [
+        ("other", "softmax"),
+        ("other", "third"),
+    ]
 
 
 def test_rows_are_compared_as_ratios():
@@ -422,6 +436,8 @@ MISSPELT = {
     "columns: [snli_02k]": "columns: evidence_snli has no 'snli_02k' .did you mean 'snli_20k'",
     "columns: ['x*']": r"columns: evidence_snli has no 'x\*'",
     "than: [none]": "than: evidence_snli has no 'none'",
+    "forms: [{form: f, rows: [sparsmax]}]": "forms.rows: evidence_snli has no 'sparsmax' .did you mean 'sparsemax'",
+    "forms: [{form: f, rows: [sparsemax], against: [sofmax]}]": "forms.against: evidence_snli has no 'sofmax'",
     "profile: cup": "profile: evidence_snli has no 'cup' .did you mean 'cpu'",
     "experiment: evidence_snil": "experiment 'evidence_snil' is unknown .did you mean 'evidence_snli'",
     "id: 7": "id 7 is that of two claims, .* of laha2018 and 'c' of sixth2021; the next free id is",

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks.language_model import report
 from benchmarks.length import report as length
-from repro.claims.claim import Change, Claim, Paper
+from repro.claims.claim import Change, Claim, Form, Paper
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED
 from tasks.commands import claims, records, results
@@ -95,6 +95,15 @@ def test_a_row_that_was_not_run_and_an_excluded_gain_have_their_words():
         one = outcome(runs, test="superiority", margin=0.5)
         text = claims.page([one], (), [WHO])
         assert one.outcome == word and "## Fail\n\n### Claim 7" in text and said in text
+
+
+def test_other_forms_of_a_claim_stand_below_its_table():
+    one = outcome((0.1, -0.1, 0.05), forms=(Form("as printed", ("tuned",), ("tuned",)), Form("in small", ("nobody",))))
+    text = claims.page([one], (), [WHO])
+    assert "\nAs printed: hold (tuned: +0.00" in text and "; runs: 3).\n" in text
+    assert "\nIn small: not testable here (nobody: not run).\n" in text
+    said = [{"form": "as printed", "outcome": SUPPORTED}, {"form": "in small", "outcome": "not tested"}]
+    assert claims.values(one)["forms"] == said and "forms" not in claims.values(outcome((0.1, -0.1)))
 
 
 def test_all_pairs_of_runs_are_counted():

@@ -31,6 +31,7 @@ from tasks.data.symbols import PAD
 from tasks.layers.lstm import BiLstm
 
 TEXTS = 2  # per example
+STILL = 1e-3  # of a word: smaller moves of a mean place are none
 PLACES = {"attention": Place(over=("row", "sequence", "matching"), provides=("transitions",))}
 
 
@@ -116,12 +117,29 @@ def measures(p: Tensor, q: Tensor, pairs: Tensor, solutions: list[Solution]) -> 
     """Statistics {name: [B]} of the alignments in both directions, p [B, n, m] and q [B, m, n].
 
     aligned: mean number of words that a word is aligned with. alignment_zeros: share of word pairs with zero weight.
-    structures: number of structures with nonzero weight; for sequences, the mean of both directions.
+    monotony: share of neighbouring words for whom the mean place of what they are aligned with moves forward, 1/2 where
+    it stays or where there are no neighbours; of both directions. symmetry: weight that the two directions have in
+    common, if both are scaled to sum to 1. structures: number of structures with nonzero weight; for sequences, the
+    mean of both directions.
     """
     used = (p.ne(0) & pairs).flatten(1).sum(1), (q.transpose(1, 2).ne(0) & pairs).flatten(1).sum(1)
     both = (used[0] + used[1]).double()
     words = pairs.any(2).sum(1) + pairs.any(1).sum(1)
     values = {"aligned": both / words, "alignment_zeros": 1 - both / (2 * pairs.flatten(1).sum(1))}
+    forward, steps = (sum(of) for of in zip(_moves(p * pairs), _moves(q * pairs.transpose(1, 2))))
+    values["monotony"] = torch.where(steps > 0, forward / steps.clamp(min=1), 0.5)
+    shares = [one.flatten(1) / one.sum((1, 2)).unsqueeze(1) for one in (p * pairs, q.transpose(1, 2) * pairs)]
+    values["symmetry"] = torch.minimum(*shares).sum(1)
     if solutions:
         values["structures"] = sum(one.weights.gt(0).sum(-1) for one in solutions) / len(solutions)
     return values
+
+
+def _moves(p: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights [B, n, m], 0 at padding -> how often the mean place moves forward between neighbours, and neighbours; [B]."""
+    mass = p.sum(2)
+    places = p @ torch.arange(p.size(2), dtype=p.dtype, device=p.device) / mass
+    there = mass[:, 1:].gt(0) & mass[:, :-1].gt(0)  # a word that is not aligned has no place
+    steps = places.diff(dim=1)
+    forward = 0.5 + 0.5 * steps.sign() * steps.abs().gt(STILL)
+    return torch.where(there, forward, 0.0).sum(1), there.sum(1)

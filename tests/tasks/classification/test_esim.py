@@ -61,10 +61,16 @@ def test_measures_by_hand(esim):
     q = torch.tensor([[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 0.0]]])
     pairs = torch.tensor([[[True, True, False], [True, True, False], [False, False, False]]])
     found = {k: v.tolist() for k, v in measures(p, q, pairs, []).items()}
-    assert found == {"aligned": [(3 + 2) / 4], "alignment_zeros": [1 - 5 / 8]}
+    # p moves from place 0 to 1/2, q from 0 to 1; shares: p 1/2, 1/4, 1/4, q 1/2, 0, 1/2 (one word of the second text is first)
+    assert found == {"aligned": [(3 + 2) / 4], "alignment_zeros": [1 - 5 / 8], "monotony": [1.0], "symmetry": [0.75]}
+    back = measures(p.flip(1).roll(-1, 1), q, pairs, [])  # p moves back, q forward
+    assert back["monotony"].tolist() == [0.5] and back["symmetry"].tolist() == [0.25]
+    alone = measures(p[:, :1, :1], q[:, :1, :1], pairs[:, :1, :1], [])
+    assert alone["monotony"].tolist() == [0.5] and alone["symmetry"].tolist() == [1.0]
     model, data = esim("sparsemap_matching")
     metrics = score(data, predict(model, data.splits["test"])).metrics
     assert 1 <= metrics["test/structures"] < 100 and 0 < metrics["test/alignment_zeros"] < 1
+    assert 0 < metrics["test/monotony"] < 1 and metrics["test/symmetry"] == pytest.approx(1)
     assert {name.split("/")[1] for name in metrics} <= set(MEASURED)
 
 
