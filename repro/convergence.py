@@ -84,8 +84,8 @@ def _stuck(
     best = signed.index(max(signed))
     if best + 1 < first or curves["dev/attention_support"][best] > ONE_WORD or curves["dev/accuracy"][best] >= LEARNED:
         return None
-    share = one_word(curves["dev/attention_support"][best])
-    return Convergence(STUCK, f"attention on one word in {share} of steps since epoch {first}", advice(config))
+    where = one_word(curves["dev/attention_support"][best])
+    return Convergence(STUCK, f"attention {where} of steps since epoch {first}", advice(config))
 
 
 def judged(curves: Mapping[str, Sequence[float]], metric: str) -> dict[str, list[float]]:
@@ -95,8 +95,12 @@ def judged(curves: Mapping[str, Sequence[float]], metric: str) -> dict[str, list
 
 
 def one_word(support: float) -> str:
-    """The least share of steps with all weight on one word, as text; a step of no other kind has fewer than two words."""
-    return f"at least {100 * (2 - support):.0f} %" if support > 1 else "100 %"
+    """The least share of steps with all weight on one word, as text; a step of another kind has two words or more.
+
+    A mean below 1 is that of a model with a sink, which takes the attention that no word gets.
+    """
+    share = f"at least {100 * (2 - support):.0f} %" if support > 1 else "100 %"
+    return f"on one word{' or on none' * (support < 1)} in {share}"
 
 
 def collapsed(curves: Mapping[str, Sequence[float]], config: Mapping[str, Any]) -> int | None:

@@ -57,8 +57,8 @@ class TrainingMonitor:
         curves = {key: [one.get(key, math.nan) for one in history] for key in row}
         if first := convergence.collapsed(curves, self.config):
             self.told = True
-            share = convergence.one_word(row["dev/attention_support"])
-            where = f"WARNING: epoch {row['epoch']:.0f}: all attention is on one word in {share} of steps since epoch {first}"
+            where = convergence.one_word(row["dev/attention_support"])
+            where = f"WARNING: epoch {row['epoch']:.0f}: all attention is {where} of steps since epoch {first}"
             self.note(f"{where}, so the scores get almost no gradient. {convergence.advice(self.config)}")
 
 

@@ -22,6 +22,7 @@ from repro.convergence import (
     noise,
     of,
     of_row,
+    one_word,
     read_curves,
     together,
 )
@@ -239,6 +240,8 @@ def test_a_row_whose_attention_collapsed_has_not_converged_and_says_what_to_set(
         "no: attention on one word in at least 90 %"
     )
     assert found.text.endswith("of steps since epoch 5") and "model.score_scale=0.02" in found.advice
+    said = ["on one word in at least 80 %", "on one word in 100 %", "on one word or on none in 100 %"]
+    assert [one_word(support) for support in (1.2, 1.0, 0.1)] == said, "below 1, a sink has it"
     whole = together([Convergence(CONVERGED, "best epoch 2 of 3"), found, Convergence(UNKNOWN, "x")])
     assert (whole.state, whole.advice) == (STUCK, found.advice), "the worst cell counts"
     row = Row("sparsemax", "", [], [], [], [cell], convergence=found)
