@@ -102,6 +102,9 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
     told |= {"asked": asked, "ranked": ranked, "papers": papers, "counted": counted, "better": better(tables)}
     told |= {"small": _small(tables), "least": _least(outcomes), "lost": _lost(outcomes)}
     told |= {"more": {one.claim.id: _more(one, tables) for one in outcomes}, "of": Counter(map(_word, counted))}
+    told["turned"] = _and(
+        [str(one.claim.id) for one in counted if _word(one) == "fail" and SUPPORTED in {o.outcome for o in one.forms}]
+    )
     many = len({one.claim.paper for one in counted})
     told["many"] = NUMBERS[many] if many < len(NUMBERS) else many
     return templates(Path(__file__).parent).get_template("claims.md.jinja").render(told)
@@ -159,7 +162,7 @@ def _lost(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     decided = [one.claim.id for one in tested if one.counts]
     methods = {"Holm": holm(p), "Benjamini": dict(zip(p, false_discovery_control([*p.values()]))) if p else {}}
     lost = {name: [str(i) for i in decided if of[i] >= 0.05] for name, of in methods.items()}
-    return {"tests": len(tested)} | {name: _and(of) if of else "none" for name, of in lost.items()}
+    return {"tests": len(tested)} | {name: _and(of) or "none" for name, of in lost.items()}
 
 
 def _lacking(outcome: Outcome, tables: Iterable[Table]) -> tuple[int, float] | tuple[None, None]:
@@ -182,7 +185,7 @@ def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
 
 
 def _and(points: Sequence[str]) -> str:
-    return f"{', '.join(points[:-1])} and {points[-1]}" if len(points) > 1 else points[0]
+    return " and ".join(filter(None, (", ".join(points[:-1]), *points[-1:])))
 
 
 def _mark(outcome: Outcome) -> str:
