@@ -45,8 +45,18 @@ LAST = "entmax 1.5 log n"  # runs after all others
 
 def sort(batch: int, n: int, g: torch.Generator) -> Made:
     """``begin x_1 ... x_n separator``, then the symbols in ascending order; the last target is the end."""
+    return written(lambda x: x.sort(1).values, batch, n, g)
+
+
+def reverse(batch: int, n: int, g: torch.Generator) -> Made:
+    """As in sort, but the symbols follow in the opposite order."""
+    return written(lambda x: x.flip(1), batch, n, g)
+
+
+def written(answer: Callable[[Tensor], Tensor], batch: int, n: int, g: torch.Generator) -> Made:
+    """Inputs and targets of a task that maps a sequence of symbols to one of the same length."""
     x = torch.randint(SYMBOLS, (batch, n), generator=g)
-    y = x.sort(1).values
+    y = answer(x)
     begin, separator, end = (torch.full((batch, 1), SYMBOLS + i) for i in range(3))
     unscored = torch.full((batch, n + 1), IGNORED)
     return torch.cat([begin, x, separator, y], 1), torch.cat([unscored, y, end], 1)
@@ -69,7 +79,7 @@ def flip_flop(batch: int, n: int, g: torch.Generator) -> Made:
 
 Task = Callable[[int, int, torch.Generator], Made]
 TASKS: dict[str, Task] = {"sort": sort, "flip-flop": flip_flop}
-TASKS |= {"flip-flop" + LONGER: flip_flop, "sort" + LONGER: sort}
+TASKS |= {"flip-flop" + LONGER: flip_flop, "sort" + LONGER: sort, "reverse": reverse}
 
 
 # ---- models
@@ -200,8 +210,13 @@ def evaluate(models: Decoders, task: str, n: int, count: int, seed: int) -> Tens
 # ---- the experiment
 
 OPTIONS = {"sort": Options(steps=1500), "flip-flop": Options(steps=400)}
-OPTIONS |= {"sort" + LONGER: Options(steps=4000), "flip-flop" + LONGER: Options(steps=1500)}
+OPTIONS |= {
+    "sort" + LONGER: Options(steps=4000),
+    "flip-flop" + LONGER: Options(steps=1500),
+    "reverse": Options(steps=12_000),
+}
 RATES = {task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS}
+RATES["reverse"] = (1e-3, 3e-3)
 SEEDS = {task: (6, 7, 8, 9, 10) if task.endswith(LONGER) else (1, 2, 3, 4, 5) for task in TASKS}
 DEV, TESTS = (16, 24), (16, 24, 32, 48, 64, 128)
 COUNT = 128  # sequences of each length

@@ -21,12 +21,12 @@ def answers(task, symbols):
         written = [bit for command, bit in zip(symbols[::2], [*symbols[1::2], None]) if command == 2]
         return written[-1:]
     source = symbols[1 : symbols.index(training.SYMBOLS + 1)]
-    return [*sorted(source), training.SYMBOLS + 2]
+    return [*(sorted(source) if task == "sort" else reversed(source)), training.SYMBOLS + 2]
 
 
-@pytest.mark.parametrize("task", ["sort", "flip-flop"])
+@pytest.mark.parametrize("task", ["sort", "flip-flop", "reverse"])
 def test_targets_are_the_right_answers_and_the_model_reads_those_before(task):
-    assert training.TASKS[task] is training.TASKS[task + training.LONGER]
+    assert training.TASKS.get(task + training.LONGER, training.TASKS[task]) is training.TASKS[task]
     x, y = training.TASKS[task](40, 10, torch.Generator().manual_seed(0))
     for symbols, targets in zip(x.tolist(), y.tolist()):
         found = [target for target in targets if target != training.IGNORED]
