@@ -250,7 +250,12 @@ def test_the_page_is_written_from_its_record_alone(tmp_path):
     # Welch: t(8; .975) = 2.306 times the root of 2 * 2.5 / 5 = 1
     assert "| ASEntmax | **+10.0** [+7.7, +12.3] | +0.0 [-2.3, +2.3] |" in text and "10 CPU minutes" in text
     assert "Commits: cafe, beef with uncommitted changes (flip-flop); the others ran before records" in text
-    assert "2001-02-03" in text and "also has other" in text
+    assert "2001-02-03" in text and "also has other" in text and "fully right in" not in text
+    hard = recorded(10)
+    for one in hard["rows"]:
+        if one["task"] == "sort":
+            one["found"]["32"][0] = 4.9
+    assert "No attention gets 5 % of all sequences fully right in:\nsort.\n" in report.page(hard)[0]
     record = json.loads((tmp_path / "length.json").read_text())
     assert record == json.loads(json.dumps(recorded(10))) and report.page(record)[0] == text
     picture = (tmp_path / "figures" / "length.svg").read_text()
