@@ -215,7 +215,9 @@ OPTIONS |= {
     "flip-flop" + LONGER: Options(steps=1500),
     "reverse": Options(steps=12_000),
 }
-RATES = {task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS}
+RATES: dict[str, tuple[float, ...]] = {
+    task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS
+}
 RATES["reverse"] = (1e-3, 3e-3)
 SEEDS = {task: (6, 7, 8, 9, 10) if task.endswith(LONGER) else (1, 2, 3, 4, 5) for task in TASKS}
 DEV, TESTS = (16, 24), (16, 24, 32, 48, 64, 128)
