@@ -20,12 +20,12 @@ def scores(rows: Rows, task: str, attention: str, n: str, which: int = TOKEN) ->
     return {row["seed"]: row["found"][n][which] for row in those(rows, task, attention, "test")}
 
 
-def differences(rows: Rows, n: str, which: int = TOKEN) -> dict[tuple[str, str], statistics.Mean]:
-    """(task, attention) -> mean over seeds minus that of softmax, in points at length n (Welch)."""
+def differences(rows: Rows, n: str) -> dict[tuple[str, str], statistics.Mean]:
+    """(task, attention) -> mean token accuracy over seeds minus that of softmax, in points at length n (Welch)."""
     pairs = dict.fromkeys((row["task"], row["attention"]) for row in rows if row["stage"] == "test")
     return {
         (task, attention): statistics.difference_of(
-            scores(rows, task, attention, n, which), scores(rows, task, "softmax", n, which), paired=False
+            scores(rows, task, attention, n), scores(rows, task, "softmax", n), paired=False
         )
         for task, attention in pairs
         if attention != "softmax"
@@ -64,26 +64,33 @@ def picture(rows: Rows, lengths: list[str]) -> str:
         return draw.svg(figure, "token accuracy and exact match by length")
 
 
+def codes(rows: Rows) -> dict[str, str]:
+    """Task -> the commits of the code that trained its models; tasks whose record is older than this entry are left out."""
+    found: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if "code" in row:
+            changed = " with uncommitted changes" if row["code"].get("dirty") else ""
+            found.setdefault(row["task"], {})[row["code"].get("commit", "without a commit") + changed] = None
+    return {task: ", ".join(told) for task, told in found.items()}
+
+
 def page(record: dict[str, Any]) -> tuple[str, str]:
     """The page, Markdown, and its picture, SVG."""
     rows, lengths = record["rows"], [str(n) for n in record["lengths"]]
-    tested = [row for row in rows if row["stage"] == "test"]
     twice = next(n for n in lengths if int(n) == 2 * int(lengths[0]))
-    by = {n: differences(rows, n) for n in lengths}
-    p = decided(rows, twice)
-    pairs = {(row["task"], row["attention"]): row["rate"] for row in tested}
+    found, p = differences(rows, twice), decided(rows, twice)
     apart = [pair for pair in p if p[pair] < 1 - statistics.LEVEL]
 
-    def mean(task: str, attention: str, n: str, which: int) -> statistics.Mean:
-        return statistics.mean_of([*scores(rows, task, attention, n, which).values()])
+    def mean(task: str, attention: str, which: int = TOKEN) -> statistics.Mean:
+        return statistics.mean_of([*scores(rows, task, attention, twice, which).values()])
 
     text = pages.page(
         "length",
-        **{key: record[key] for key in ("options", "rates", "seeds", "count", "machine", "torch", "designed", "symbols", "unfinished")},
-        cpu_minutes=sum(row["cpu_seconds"] for row in rows) / 60,
-        pairs=pairs, by=by, p=p, mean=mean, lengths=lengths, twice=twice, brackets=statistics.brackets,
-        apart=apart, better=[pair for pair in apart if by[twice][pair].mean > 0],
-        best={one: max(mean(task, of, twice, EXACT).mean for task, of in pairs if task == one) for one, _ in pairs},
+        **{name: value for name, value in record.items() if name not in ("rows", "lengths", "dev")},
+        cpu_minutes=sum(row["cpu_seconds"] for row in rows) / 60, codes=codes(rows), brackets=statistics.brackets, mean=mean,
+        attentions=dict.fromkeys(row["attention"] for row in rows), found=found, twice=twice,
+        apart=apart, better=[pair for pair in apart if found[pair].mean > 0],
+        best={task: max(mean(*pair, EXACT).mean for pair in [(task, "softmax"), *found] if pair[0] == task) for task, _ in found},
     )  # fmt: skip
     return text, picture(rows, lengths)
 

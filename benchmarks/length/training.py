@@ -45,8 +45,18 @@ LAST = "entmax 1.5 log n"  # runs after all others
 
 def sort(batch: int, n: int, g: torch.Generator) -> Made:
     """``begin x_1 ... x_n separator``, then the symbols in ascending order; the last target is the end."""
+    return written(lambda x: x.sort(1).values, batch, n, g)
+
+
+def reverse(batch: int, n: int, g: torch.Generator) -> Made:
+    """As in sort, but the symbols follow in the opposite order."""
+    return written(lambda x: x.flip(1), batch, n, g)
+
+
+def written(answer: Callable[[Tensor], Tensor], batch: int, n: int, g: torch.Generator) -> Made:
+    """Inputs and targets of a task that maps a sequence of symbols to one of the same length."""
     x = torch.randint(SYMBOLS, (batch, n), generator=g)
-    y = x.sort(1).values
+    y = answer(x)
     begin, separator, end = (torch.full((batch, 1), SYMBOLS + i) for i in range(3))
     unscored = torch.full((batch, n + 1), IGNORED)
     return torch.cat([begin, x, separator, y], 1), torch.cat([unscored, y, end], 1)
@@ -69,7 +79,7 @@ def flip_flop(batch: int, n: int, g: torch.Generator) -> Made:
 
 Task = Callable[[int, int, torch.Generator], Made]
 TASKS: dict[str, Task] = {"sort": sort, "flip-flop": flip_flop}
-TASKS |= {"flip-flop" + LONGER: flip_flop, "sort" + LONGER: sort}
+TASKS |= {"flip-flop" + LONGER: flip_flop, "sort" + LONGER: sort, "reverse": reverse}
 
 
 # ---- models
@@ -165,17 +175,19 @@ def train(task: str, attention: str, o: Options, seeds: Sequence[int], rates: Se
     """
     models, lengths = Decoders(attention, o, seeds), torch.Generator().manual_seed(0)
     draws = [torch.Generator().manual_seed(1000 + seed) for seed in seeds]
-    first, second, rate = torch.zeros_like(models.flat), torch.zeros_like(models.flat), torch.tensor(rates).view(-1, 1)
-    for step in range(1, o.steps + 1):
+    rows = models.flat.detach().unbind()  # they share their memory with flat
+    adam = torch.optim.Adam([{"params": [row], "lr": rate} for row, rate in zip(rows, rates)], betas=(0.9, 0.99))
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        adam, lambda done: min((done + 1) / o.warmup, 0.5 + 0.5 * math.cos(math.pi * (done + 1) / o.steps))
+    )
+    for _ in range(o.steps):
         n = 2 * int(torch.randint(o.shortest // 2, o.longest // 2 + 1, (), generator=lengths))
         x, y = (torch.stack(parts) for parts in zip(*(TASKS[task](o.batch, n, draw) for draw in draws)))
         (grad,) = torch.autograd.grad(losses(models(x), y).sum(), models.flat)
-        with torch.no_grad():
-            grad /= grad.norm(dim=1, keepdim=True).clamp_min(1.0)
-            first.lerp_(grad, 0.1)
-            second.lerp_(grad * grad, 0.01)
-            move = first / (1 - 0.9**step) / ((second / (1 - 0.99**step)).sqrt() + 1e-8)
-            models.flat -= rate * min(step / o.warmup, 0.5 + 0.5 * math.cos(math.pi * step / o.steps)) * move
+        for row, of in zip(rows, grad / grad.norm(dim=1, keepdim=True).clamp_min(1.0)):
+            row.grad = of
+        adam.step()
+        schedule.step()
     return models
 
 
@@ -198,8 +210,15 @@ def evaluate(models: Decoders, task: str, n: int, count: int, seed: int) -> Tens
 # ---- the experiment
 
 OPTIONS = {"sort": Options(steps=1500), "flip-flop": Options(steps=400)}
-OPTIONS |= {"sort" + LONGER: Options(steps=4000), "flip-flop" + LONGER: Options(steps=1500)}
-RATES = {task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS}
+OPTIONS |= {
+    "sort" + LONGER: Options(steps=4000),
+    "flip-flop" + LONGER: Options(steps=1500),
+    "reverse": Options(steps=12_000),
+}
+RATES: dict[str, tuple[float, ...]] = {
+    task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS
+}
+RATES["reverse"] = (1e-3, 3e-3)
 SEEDS = {task: (6, 7, 8, 9, 10) if task.endswith(LONGER) else (1, 2, 3, 4, 5) for task in TASKS}
 DEV, TESTS = (16, 24), (16, 24, 32, 48, 64, 128)
 COUNT = 128  # sequences of each length
@@ -234,6 +253,7 @@ def read(file: Path) -> Rows:
 
 def run(file: Path, say: Callable[[str], None]) -> None:
     """Train and test all models. Finished ones are appended to ``file``, and a rerun skips them."""
+    code = provenance.code_version()
     order = sorted(itertools.product(TASKS, ATTENTIONS), key=lambda both: both[1] == LAST)
     for task, attention in order:
         o, rows = OPTIONS[task], read(file)
@@ -248,7 +268,7 @@ def run(file: Path, say: Callable[[str], None]) -> None:
             for i, (seed, rate) in enumerate(left):
                 row = {"task": task, "attention": attention, "stage": stage, "seed": seed, "rate": rate}
                 row |= {"found": {str(n): [round(x, 2) for x in found[n][i]] for n in lengths}, "cpu_seconds": each}
-                rows.append(row | {"options": asdict(o)})
+                rows.append(row | {"code": code, "options": asdict(o)})
             with file.open("a") as lines:
                 lines.writelines(json.dumps(row) + "\n" for row in rows[-len(left) :])
             say(f"{task}, {attention}, {stage}: {each * len(left):.0f} CPU seconds")
