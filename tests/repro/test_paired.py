@@ -141,6 +141,7 @@ def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
     exact = np.mean(np.abs(differences) >= abs(observed) - 1e-9)
     assert 0.01 < exact < 0.3
     assert paired.by_examples(rows[1], rows[0], "test/bleu", BLEU) == pytest.approx(exact, abs=0.02)
+    assert paired.by_examples(rows[0], rows[0], "test/bleu", BLEU) == 1.0
     drawn = rng.integers(0, 8, (600, 8))
     again = [[bleu(of[:, i].sum(1)).mean() for i in drawn] for of in (a, b)]
     error = whole(*rows, (0, 1), BLEU, "test/bleu")
