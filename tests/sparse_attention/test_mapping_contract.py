@@ -165,7 +165,14 @@ def test_half_precision_is_float32_rounded_once(kernel, name, dtype):
 
 @pytest.mark.parametrize("name", EVERY)
 def test_autocast_computes_in_float32(kernel, name):
-    x = positive(8, 30).bfloat16()
+    """Also the gradient: what products of matrices it has inside stay in float32."""
+    x, found = positive(8, 30).bfloat16(), []
+    z, mask, w = x.float().requires_grad_(), torch.rand(8, 30) > 0.3, torch.randn(8, 30)
+    for enabled in (False, True):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=enabled):
+            p = sa.make(name)(z, mask=mask)
+            found.append((p, *torch.autograd.grad((p * w).sum(), z)))
+    assert all(torch.equal(a, b) for a, b in zip(*found))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         p = sa.make(name)(x)
         assert p.dtype == torch.softmax(x, -1).dtype
