@@ -57,6 +57,10 @@ def test_a_difference_is_of_the_seeds_and_examples_that_both_have(row, unit):
     ours, theirs = map(row, shares, scores)
     error = stats.sem((values(OURS) - values(THEIRS)).mean(0))
     assert whole(ours, theirs, (1, 2)) == pytest.approx(error)
+    unpaired = paired.noise(ours, theirs, "test/score", SCORE, (1, 2), (1, 2), False)
+    assert unpaired.whole == pytest.approx(error), (
+        "the values of an example vary together, whether or not runs are paired"
+    )
     found = paired.difference(ours, theirs, "test/score", SCORE, True)
     differences = [scores[0][s] - scores[1][s] for s in (1, 2)]
     assert found.values == pytest.approx(differences) and found.mean == pytest.approx(np.mean(differences))
