@@ -108,7 +108,7 @@ task=vqa mapping=entmax model.discrete=sparsemax | model.discrete | mapping=entm
 task=vqa model.cnn_channels=[] model.cnn_strides=[] | model.cnn_channels | pixels
 task=vqa mapping=continuous_triweight mapping.quadrature=paper-code | mapping | only for alpha 1 and 2
 task=vqa mapping=constrained_sparsemax | mapping | 'image'; mapping=fertility_sparsemax | mapping | models that provide it: lstm_fertility
-model.name=lstm_fertility mapping=constrained_sparsemax | mapping | needs bounds, which this model does not provide at 'cross'
+model.name=lstm_fertility mapping=constrained_sparsemax | mapping | it can feed: fertility_softmax, fertility_sparsemax
 model.name=lstm_fertility mapping=softmax +model.fertility=guided | model.fertility | is not read by mapping=softmax
 model.name=lstm_continuous mapping=softmax | mapping | this model attends over a density
 model.name=lstm_continuous mapping=continuous_mixture | mapping | is for images
