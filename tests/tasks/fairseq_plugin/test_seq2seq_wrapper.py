@@ -9,6 +9,7 @@ import pytest
 import torch
 from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY, MODEL_DATACLASS_REGISTRY
+from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
@@ -21,6 +22,8 @@ from tasks.fairseq_plugin import architectures
 from tasks.fairseq_plugin.architectures import config_class, entries, registered_name, values_of
 from tasks.fairseq_plugin.seq2seq import Pairs, SparseTokens, Tokens, dictionary
 from tasks.seq2seq.encode import Split
+from tasks.seq2seq.options import Decode
+from tasks.seq2seq.search import beam_search
 
 FUSED = ("fusedmax", {"lam": 0.1, "gamma": 0.1})  # untrained scores are flat, and there shall be zeros here
 SHAPES = [{"input_feeding": f, "bidirectional": b} for f in (True, False) for b in (True, False)]
@@ -133,6 +136,29 @@ def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):
                 assert value.dtype == flat[0][name].dtype and torch.equal(value, flat[0][name]), name
             elif name != "net_input":
                 assert value == flat[0][name], name
+
+
+SOURCES = [[3, 9, 15, 6], [7, 7], [19], [11, 12, 13, 14, 2], [5, 9, 5]]
+
+
+@pytest.mark.parametrize("mapping, params", [("softmax", {}), ("fusedmax", {"gamma": 0.1})])
+@pytest.mark.parametrize("beam, penalty", [(1, 1.0), (4, 1.0), (4, 0.3), (15, 1.0)])
+@pytest.mark.parametrize("ends", [-1.0, 1.0, 3.0])
+def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penalty, ends):
+    model = build(mapping, params, bidirectional=True, init_range=1.0, seed=4)
+    with torch.no_grad():
+        model.net.generator.bias[symbols.eos()] += ends  # outputs end early, late or at the limit
+    net_input = batch(SOURCES, [[1]] * 5)["net_input"]
+    generator = SequenceGenerator([model], symbols, beam_size=beam, max_len_a=0, max_len_b=7, len_penalty=penalty)
+    theirs = generator.generate([model], {"net_input": net_input})
+    rules = {"beam": beam, "max_len_b": 7, "len_penalty": penalty, "length": "average", "stop": "all"}
+    options = read(Decode, rules, "decode")
+    ours = beam_search(model.net, net_input["src_tokens"], net_input["src_lengths"], options)
+    for source, found, expected in zip(SOURCES, ours, theirs, strict=True):
+        assert [h.ids for h in found] == [h["tokens"].tolist() for h in expected]
+        for h, e in zip(found, expected):
+            assert h.score == pytest.approx(float(e["score"]), abs=1e-4)
+            torch.testing.assert_close(h.attention, e["attention"].t()[:, : len(source)].float(), atol=1e-5, rtol=0)
 
 
 FAMILIES = ("seq2seq", "classification", "vqa")
