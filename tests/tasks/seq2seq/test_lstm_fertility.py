@@ -16,7 +16,7 @@ from tasks.fairseq_plugin.seq2seq import Tokens
 from tasks.layers.lstm import Tagger
 from tasks.seq2seq.models import lstm_fertility
 from tasks.seq2seq.options import Decode
-from tasks.seq2seq.search import Hypothesis, ranked
+from tasks.seq2seq.search import Hypothesis, beam_search, ranked
 
 WORDS = 20
 MAPPINGS = ["fertility_softmax", "fertility_sparsemax"]
@@ -125,6 +125,24 @@ def test_gradients_by_finite_differences_through_the_whole_decoder_over_three_st
 
     assert inputs["prev_output_tokens"].size(1) == 3
     assert torch.autograd.gradcheck(loss, values, eps=1e-6, atol=1e-6, fast_mode=True)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_search_reorders_the_fertilities_with_the_beam(fertile, sentences, kind):
+    """What the search says of an output is what the model says when that output is forced."""
+    model = fertile("fertility_sparsemax", seed=4, **{"init_range": 1.0} | kind)
+    inputs, _ = sentences
+    more = given(inputs, model)
+    options = Decode(beam=4, max_len_a=1.0, max_len_b=3, batch_size=8)
+    for i, results in enumerate(beam_search(model, inputs["src_tokens"], inputs["src_lengths"], options, **more)):
+        n = int(inputs["src_lengths"][i])
+        own = {k: v[i : i + 1, :n] for k, v in more.items()}
+        for h in results:
+            row, before = inputs["src_tokens"][i : i + 1, :n], torch.tensor([[2, *h.ids[:-1]]])
+            logits, attention = model(row, inputs["src_lengths"][i : i + 1], before, **own)
+            torch.testing.assert_close(h.attention, attention[0].float(), atol=1e-5, rtol=0)
+            said = torch.log_softmax(logits[0], -1).gather(1, torch.tensor(h.ids).unsqueeze(1)).sum()
+            assert h.score * len(h.ids) == pytest.approx(said.item(), abs=1e-3)
 
 
 def test_penalties_by_hand():
