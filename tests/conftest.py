@@ -62,7 +62,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session", autouse=True)
 def isolated(tmp_path_factory):
-    """Nothing a test forgets to place lands in the repository's outputs/ or data/, and nothing reaches the network by wandb."""
+    """What a test forgets to place lands nowhere in the repository, wandb reaches no network, and output has one width."""
     import torch
 
     torch.set_num_threads(1)
@@ -71,6 +71,7 @@ def isolated(tmp_path_factory):
         patch.setenv("SPARSE_ATTENTION_OUTPUTS", str(folder / "outputs"))
         patch.setenv("SPARSE_ATTENTION_DATA", str(folder / "data"))
         patch.setenv("WANDB_MODE", "offline")
+        patch.delenv("COLUMNS", raising=False)  # a narrow terminal has fewer columns of a table
         yield folder
 
 

@@ -67,7 +67,7 @@ def _become(
         os.dup2(given, 0)
         os.dup2(out, 1)
         os.dup2(err, 2)
-        sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, range(3), "rww")
+        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(i, mode, encoding="utf-8") for i, mode in enumerate("rww"))
         sys.stderr.reconfigure(line_buffering=True)
         for name in set(os.environ) - set(environment):
             del os.environ[name]

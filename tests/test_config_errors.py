@@ -97,6 +97,30 @@ task=multilabel data.setting=length data.value=0 |  | value=0
 task=multilabel mapping=sparsehourglass task.tune.parameters.sparsehourglass.q=[-1] |  | q=-1
 task=imdb mapping=softmax model.discrete=softmax |  | model.discrete
 task=imdb mapping=continuous_sparsemax model.rbf=33 |  | rbf=33; task=vqa model.heads=3 |  | heads=3
+model.bidirectional=true model.hidden_dim=7 | model.hidden_dim | must be even
+model.residual=true model.embed_dim=6 | model.residual | embed_dim == hidden_dim
+encode.joint=true model.share_embeddings=true model.embed_dim=6 | model.share_embeddings | embed_dim == hidden_dim
+model=transformer_small model.hidden_dim=9 model.heads=2 | model.hidden_dim | even and a multiple of heads=2
+model=transformer_small encode.joint=true model.share_embeddings=true model.share_output=false | model.share_output | is not possible
+task=imdb model=imdb_transformer_small model.heads=7 | model.hidden_dim | a multiple of heads=7
+task=imdb model.positions=centre | model.positions | 'cell_centre'; task=imdb model.rbf=3 model.widths=[0.1,0.5] | model.rbf | widths
+task=vqa mapping=entmax model.discrete=sparsemax | model.discrete | mapping=entmax is none; task=vqa model.cnn_strides=[2] | model.cnn | one length
+task=vqa model.cnn_channels=[] model.cnn_strides=[] | model.cnn_channels | pixels
+task=vqa mapping=continuous_triweight mapping.quadrature=paper-code | mapping | only for alpha 1 and 2
+task=vqa mapping=constrained_sparsemax | mapping | 'image'; mapping=fertility_sparsemax | mapping | models that provide it: lstm_fertility
+model.name=lstm_fertility mapping=constrained_sparsemax | mapping | it can feed: fertility_softmax, fertility_sparsemax
+model.name=lstm_fertility mapping=softmax +model.fertility=guided | model.fertility | is not read by mapping=softmax
+model.name=lstm_continuous mapping=softmax | mapping | this model attends over a density
+model.name=lstm_continuous mapping=continuous_mixture | mapping | is for images
+model.name=lstm_continuous mapping=continuous_sparsemax mapping.quadrature=paper-code | mapping.quadrature | is for images
+model.name=lstm_continuous mapping=continuous_softmax model.mask_padding=false | model.mask_padding | only the words
+model.name=lstm_continuous mapping=continuous_softmax +model.rbf=31 | model.rbf | multiple of 3
+model.name=lstm_continuous mapping=continuous_softmax +model.discrete=none | model.discrete | allowed: softmax
+runtime.device=cpu train.precision=fp16 | train.precision | needs a GPU; train.batch_size=null | train.batch_size | needs max_tokens
+train.batch_size=16 train.processes=3 | train.processes | possible: processes=1, 2
+task=multilabel mapping=softmax task.loss=hinge | task.loss | cannot be used with
+task=multilabel task.tune.penalties=[0.1,1.0] | task.tune.penalties | from large to small
+task=multilabel mapping=sparsegen_lin task.tune.parameters.sparsegen_lin.lam=[] | task.tune.parameters | sparsegen_lin
 """
 # Of what is no override and of problems between nodes, the sentence names what was typed.
 LINES = [[part.strip() for part in line.split("|")] for line in ELSEWHERE.strip().replace("\n", ";").split(";")]
@@ -215,7 +239,7 @@ def test_every_key_refuses_what_is_of_another_kind(bases):
 RANGES = {
     "translation": "decode.beam=0 decode.max_len_b=0 decode.batch_size=0 optim.lr=101 optim.label_smoothing=1",
     "vqa": "encode.max_tokens=0 encode.min_answer_count=0 model.layers=0 model.heads=0 model.basis_side=0 model.dropout=1",
-    "imdb": "model.rbf=0 model.score_dim=0 model.dropout=1",
+    "imdb": "model.rbf=0 model.score_dim=0 model.dropout=1 model.ridge=0",
     "snli": "model.word_dropout=1",
     "multilabel": "task.tune.thresholds=[2] task.tune.folds=1",
     "toy": """seed=-1 optim.clip=-1 optim.eps=0 optim.weight_decay=1 runtime.save_minutes=0 runtime.data_workers=-1

@@ -135,29 +135,6 @@ def test_a_node_follows_what_the_others_are(composed):
     assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 
 
-def test_settings_of_the_paper_profile_are_those_of_the_authors_code(composed):
-    """OpenNMT-py keeps unknown words unless told otherwise, as Malaviya's script does; quati's F1; their tagger's Adam."""
-    for task in ("translation", "summarization"):
-        found = {profile: composed([f"task={task}", f"profile={profile}"])["decode"] for profile in ("demo", "paper")}
-        assert (found["demo"]["replace_unk"], found["paper"]["replace_unk"]) == (True, False)
-    assert "decode.replace_unk=true" in compose.experiment("malaviya2018_deen", "paper").columns[0].overrides
-    for profile, scaled, metric in (
-        ("demo", False, "accuracy"),
-        ("cpu", False, "accuracy"),
-        ("paper", True, "macro_f1"),
-    ):
-        config = composed(["task=imdb", f"profile={profile}"])
-        assert (config["model"]["scaled"], config["train"]["best_metric"]) == (scaled, metric)
-    for profile in ("demo", "cpu", "paper"):
-        config = composed(["task=fertility", f"profile={profile}"])
-        adam = {key: config["optim"][key] for key in ("name", "lr", "clip", "betas")}
-        assert adam == {"name": "adam", "lr": 1e-3, "clip": 0.0, "betas": [0.9, 0.999]}
-        assert (
-            config["model"]["forward_links"]
-            and composed(["task=translation", "model=lstm_fertility"])["model"]["forward_links"]
-        )
-
-
 def test_a_place_can_have_a_mapping_of_its_own(composed):
     whole = "mapping.at.cross={name: fusedmax, lam: 1}"
     for given in ([whole], [f"+{whole}"], ["mapping.at.cross=fusedmax", "mapping.at.cross.lam=1"]):

@@ -50,32 +50,3 @@ def contradictions(record):
     if dev is not None and scores and not (1 <= epoch <= len(scores) and abs(scores[epoch - 1] - dev) <= ROUNDED):
         found.append(f"dev/{curve['metric']} is {dev}; the curve has another score in the best epoch, {epoch}")
     return [f"{record.get('training')}: {one}" for one in found]
-
-
-def test_bleu_without_a_hit_of_four_words_is_sacrebleus():
-    rows = [[3.0, 1.0, 0.0, 0.0, 5.0, 4.0, 3.0, 2.0, 5.0, 6.0], [2.0, 1.0, 0.0, 0.0, 4.0, 3.0, 2.0, 1.0, 4.0, 4.0]]
-    (theirs,) = bleu([[sum(column) for column in zip(*rows)]])
-    examples = archive.packed({"sentence": {"bleu_statistics": row}} for row in rows)
-    record = {"tests": {"test": {"scored": {"metrics": {"test/bleu": theirs}}, "examples": examples}}}
-    assert theirs > 0 and contradictions(record) == []
-    record["tests"]["test"]["scored"]["metrics"]["test/bleu"] += 0.01
-    assert len(contradictions(record)) == 1
-
-
-def test_a_record_that_contradicts_itself_is_told_with_its_cell():
-    trained = {"metrics": {"dev/accuracy": 61.0, "best_epoch": 2.0, "dev/loss": 2.0, "dev/ppl": 4.0}}
-    scored = {"metrics": {"test/accuracy": 75.0}, "facts": {"sizes": {"test": 4}}}
-    examples = archive.packed({"sentence": {"accuracy": v}} for v in (1, 1, 1, 0))
-    record = {"training": "3f", "trained": trained, "curve": {"metric": "accuracy", "dev": [50.0, 61.0, 60.0]}}
-    record |= {"tests": {"test": {"scored": scored, "examples": examples}}}
-    assert contradictions(record) == []
-    trained["metrics"] |= {"dev/accuracy": 64.0, "dev/ppl": 4.5}
-    scored["metrics"]["test/accuracy"], scored["facts"]["sizes"]["test"] = 78.0, 5
-    curve = "dev/accuracy is 64.0; the curve has another score in the best epoch, 2"
-    told = [
-        "test/accuracy is 78.0, its 4 examples give 0.7500",
-        "test/accuracy has 4 examples, the test set 5",
-        "dev/ppl is 4.5, 2 ** dev/loss is 4.00",
-        curve,
-    ]
-    assert contradictions(record) == [f"3f: {one}" for one in told]

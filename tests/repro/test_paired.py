@@ -57,6 +57,10 @@ def test_a_difference_is_of_the_seeds_and_examples_that_both_have(row, unit):
     ours, theirs = map(row, shares, scores)
     error = stats.sem((values(OURS) - values(THEIRS)).mean(0))
     assert whole(ours, theirs, (1, 2)) == pytest.approx(error)
+    unpaired = paired.noise(ours, theirs, "test/score", SCORE, (1, 2), (1, 2), False)
+    assert unpaired.whole == pytest.approx(error), (
+        "the values of an example vary together, whether or not runs are paired"
+    )
     found = paired.difference(ours, theirs, "test/score", SCORE, True)
     differences = [scores[0][s] - scores[1][s] for s in (1, 2)]
     assert found.values == pytest.approx(differences) and found.mean == pytest.approx(np.mean(differences))
@@ -141,6 +145,7 @@ def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
     exact = np.mean(np.abs(differences) >= abs(observed) - 1e-9)
     assert 0.01 < exact < 0.3
     assert paired.by_examples(rows[1], rows[0], "test/bleu", BLEU) == pytest.approx(exact, abs=0.02)
+    assert paired.by_examples(rows[0], rows[0], "test/bleu", BLEU) == 1.0
     drawn = rng.integers(0, 8, (600, 8))
     again = [[bleu(of[:, i].sum(1)).mean() for i in drawn] for of in (a, b)]
     error = whole(*rows, (0, 1), BLEU, "test/bleu")

@@ -5,19 +5,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import yaml
 from made_table import SOFTMAX, TUNED, examples
 from scipy import stats
 
 from repro import statistics
-from repro.claims.claim import UNIFORM, Change, Claim, Form, Paper, clashes, read
+from repro.claims.claim import UNIFORM, Change, Claim, Form
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED
 from repro.errors import ConfigError
 from repro.protocol import Metric
 from repro.tables import build as tables
 from tasks.config import compose
-from tasks.config import pages as config_pages
 
 BLEU = "test/bleu"
 TESTED = Claim("as good", "section 4", "fake", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0, profile="demo")
@@ -62,14 +60,6 @@ def test_outcomes(kind, margin, word, runs):
     claim = replace(BASE, test=kind, margin=margin)
     assert of_runs(claim, runs).outcome == word
     assert of_runs(replace(claim, direction="lower"), [-r for r in runs]).outcome == word, "the mirror image"
-
-
-def test_without_an_error_of_the_examples_the_interval_is_that_of_a_paired_t_test():
-    a, b = np.array([30.0, 31.0, 29.5, 30.5]), np.array([30.4, 31.1, 30.2, 30.6])
-    found = of_runs(replace(BASE, test="superiority"), (b - a).tolist())
-    (low, high), part = stats.ttest_rel(b, a).confidence_interval(0.95), found.part
-    assert (part.low, part.high, part.n) == (pytest.approx(low), pytest.approx(high), 4)
-    assert part.text(2) == f"{found.outcome} (+0.33 [-0.13, +0.78], n = 4)"
 
 
 @pytest.mark.parametrize(
@@ -374,115 +364,7 @@ def test_a_table_shows_its_claims(made):
     assert wider > alone + 0.01, "the error over the test examples that both rows have counts"
 
 
-WRONG = {
-    "id: 0": r"claims\.1\.id=0 must be a whole number above 0",
-    "tset: trend": r"claims\.1\.tset is unknown \(did you mean 'test'\?\)",
-    "test: equality": "allowed: equivalence, noninferiority, superiority, trend, most",
-    "rows: []": "rows must be given",
-    "metrics: []": "metrics must be given",
-    "direction: up": "allowed: higher, lower",
-    "margin: 0": "must be above 0",
-    "against: []": "needs the rows that it is `against`",
-    "grid: lam": "a trend, and no other test, needs a grid and one row",
-    "{test: trend, against: []}": "a trend, and no other test, needs a grid and one row",
-    "{test: trend, grid: lam, rows: [x, y]}": "a trend, and no other test, needs a grid and one row",
-    "history: [{outcome: x}]": r"claims\.1\.history\.1\.why must be set",
-}
-
-
-@pytest.mark.parametrize("change, said", WRONG.items())
-def test_a_file_with_errors_is_refused(change, said):
-    one = {"id": 3, "claim": "c", "place": "p", "experiment": "e", "rows": ["r"], "metrics": ["m"]}
-    one |= {"test": "equivalence", "margin": 1.0, "against": ["x"]}
-    wanted = Claim("c", "p", "e", ("r",), ("m",), "equivalence", ("x",), 1.0, paper="page", id=3)
-    head = {"paper": "page", "title": "Page 1963"}
-    assert read({**head, "claims": [one]}, "page") == Paper("page", "Page 1963", claims=(wanted,))
-    with pytest.raises(ConfigError, match=said):
-        read({**head, "claims": [one | yaml.safe_load(change)]}, "page")
-
-
-WRONG_HEADS = {
-    "title: ''": "title must be the paper's name",
-    "paper: other": "paper='other' must be the name of the file",
-    "tilte: x": r"tilte is unknown \(did you mean 'title'\?\)",
-    "order: first": "order='first' must be a whole number",
-    "claims: null": "claims=None must be a list",
-    "claims: [as good]": r"claims=\['as good'\] has 'as good' at place 1, which must be a mapping of claim, place",
-    "{counted: false, claims: [{id: 1, claim: c, place: p, untested: x, question: 'Really?'}]}": "question is only for",
-}
-
-
-@pytest.mark.parametrize("change, said", WRONG_HEADS.items())
-def test_the_head_of_a_paper_with_errors_is_refused(change, said):
-    with pytest.raises(ConfigError, match=said):
-        read({"paper": "page", "title": "Page 1963", "claims": []} | yaml.safe_load(change), "page")
-
-
-def papers(claims):
-    """Those of configs/claims with one more file, sixth2021.yaml."""
-    names, page = config_pages.names_in, config_pages.page
-    made = {"paper": "sixth2021", "title": "Sixth 2021", "claims": claims}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(config_pages, "names_in", lambda g: [*names(g), *["sixth2021"] * (g == "claims")])
-        patch.setattr(config_pages, "page", lambda g, name: made if name == "sixth2021" else page(g, name))
-        return compose.papers()
-
-
-SIXTH = {"id": 99, "claim": "c", "place": "p", "experiment": "evidence_snli", "rows": ["sparsemax"]}
-SIXTH |= {"against": ["softmax"], "metrics": ["test/accuracy"], "margin": 0.1}
-MISSPELT = {
-    "rows: [sparsmax]": "claim 99, rows: evidence_snli has no 'sparsmax' .did you mean 'sparsemax'",
-    "against: [sofmax]": "against: evidence_snli has no 'sofmax'",
-    "columns: [snli_02k]": "columns: evidence_snli has no 'snli_02k' .did you mean 'snli_20k'",
-    "columns: ['x*']": r"columns: evidence_snli has no 'x\*'",
-    "than: [none]": "than: evidence_snli has no 'none'",
-    "forms: [{form: f, rows: [sparsmax]}]": "forms.rows: evidence_snli has no 'sparsmax' .did you mean 'sparsemax'",
-    "forms: [{form: f, rows: [sparsemax], against: [sofmax]}]": "forms.against: evidence_snli has no 'sofmax'",
-    "profile: cup": "profile: evidence_snli has no 'cup' .did you mean 'cpu'",
-    "experiment: evidence_snil": "experiment 'evidence_snil' is unknown .did you mean 'evidence_snli'",
-    "id: 7": "id 7 is that of two claims, .* of laha2018 and 'c' of sixth2021; the next free id is",
-}
-
-
-@pytest.mark.parametrize("change, said", MISSPELT.items())
-def test_a_claim_names_rows_that_exist_and_has_an_id_of_its_own(change, said):
-    assert [p.paper for p in papers([SIXTH])][-2:] == ["sixth2021", "malaviya2018"]
-    with pytest.raises(compose.ConfigError, match=said):
-        papers([SIXTH | yaml.safe_load(change)])
-
-
-def test_two_claims_of_a_paper_have_two_ids():
-    claims = [Claim("as good", "p", id=4), Claim("better", "p", id=4), Claim("best", "p", id=9)]
-    (said,) = clashes([Paper("a", "A", claims=tuple(claims))])
-    assert "'as good' of" in said and "'better' of" in said and said.endswith("the next free id is 10")
-
-
-def test_papers_have_the_order_that_they_name():
-    named = [Paper(*of) for of in (("b", "B", None, False), ("d", "D"), ("c", "C"), ("e", "E", 2), ("f", "F", 1))]
-    assert "".join(p.paper for p in sorted(named, key=lambda p: p.place)) == "fecdb"
-    shipped = "niculae2017 laha2018 peters2018 martins2020 malaviya2018".split()
-    assert [p.paper for p in compose.papers() if p.paper in shipped] == shipped
-
-
 SHIPPED = compose.claims()
-
-
-@pytest.mark.parametrize("claim", [c for c in SHIPPED if not c.told], ids=lambda c: c.id)
-def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(claim):
-    page = compose.page("experiment", claim.experiment)
-    labels = {row["label"] for row in page["rows"]}
-    assert {*claim.rows, *claim.against} <= labels and page.get("paper", claim.paper) == claim.paper
-    shown = {s["metric"] for column in page["columns"].values() for s in column["show"]}
-    more = {"test/attention_marked_precision", "test/attention_contiguity"}  # in the records, not in the table
-    assert {*claim.metrics, claim.worth_metric} - {""} - more <= shown
-    assert claim.unit
-
-
-def test_at_most_twelve_of_the_shipped_claims_are_questions():
-    assert 8 <= sum(bool(claim.question) for claim in SHIPPED) <= 12
-    assert all(claim.point and claim.says for claim in SHIPPED if claim.question)
-
-
 # of the claims that a test decides, one of each kind is fast: with one row and with several, with a printed effect and without
 DECIDABLE = [c for c in SHIPPED if not c.told and c.test not in ("trend", "most")]
 KINDS = {(c.test, len(c.rows) > 1, bool(c.printed)): c.id for c in DECIDABLE}

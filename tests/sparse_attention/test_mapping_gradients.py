@@ -21,25 +21,20 @@ def scores(*shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_scores(kernel, name):
-    x = scores(2, 5)
-    x = (x.abs() + 0.1 if name == "sum_normalization" else x).requires_grad_()
-    m = sa.make(name)
-    assert gradcheck(m, (x,)) and gradgradcheck(m, (x,))
-
-
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_scores_with_mask_and_another_dimension(kernel, name):
     mask = torch.rand(2, 5, 2) > 0.3
     mask[0, :, 0] = False
-    x = (scores(2, 5, 2).abs() + 0.1).requires_grad_()
+    x = scores(2, 5, 2) / 3
+    x = (x.abs() + 0.1 if name == "sum_normalization" else x).requires_grad_()
     m = sa.make(name)
-    assert gradcheck(lambda z: m(z, mask=mask, dim=1), (x,))
+    masked = partial(m, mask=mask, dim=1)
+    assert gradcheck(masked, (x,)) and gradgradcheck(masked, (x,))
     (g,) = torch.autograd.grad((m(x, mask=mask, dim=1) * torch.randn(2, 5, 2, dtype=D)).sum(), x)
     assert (g[~mask] == 0).all() and (g[0, :, 0] == 0).all() and g.abs().sum() > 0
 
 
 LEARNED = [
+    ("entmax", "alpha", 0.4, 0.9),
     ("entmax", "alpha", 1.1, 1.9),
     ("entmax", "alpha", 2.1, 2.6),
     ("pnormmax", "p", 1.2, 1.9),
@@ -224,13 +219,6 @@ def test_forward_mode_with_a_hyperparameter_as_a_tensor():
         assert torch.allclose(*twice, atol=1e-12)
     with pytest.raises(NotImplementedError, match="pass alpha as a number"):
         jvp(lambda a: sa.entmax(x, alpha=a), (alpha.detach(),), (torch.ones((), dtype=D),))
-
-
-@pytest.mark.parametrize("name", DIFFERENTIABLE)
-def test_many_tangents_at_once(kernel, name):
-    m, x = sa.make(name), torch.rand(5, dtype=D) + 0.1
-    many = torch.autograd.functional.jacobian(m, x, vectorize=True, strategy="forward-mode")
-    assert torch.allclose(many, torch.autograd.functional.jacobian(m, x), atol=1e-12)
 
 
 def test_vmap_over_hyperparameters_and_bounds(kernel):

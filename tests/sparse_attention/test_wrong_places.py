@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import sparse_attention as sa
 
@@ -100,3 +101,43 @@ def test_a_module_without_the_attribute_still_works():
     old = sa.Entmax(1.3)
     del old.__dict__["dim"]  # as pickled before modules had one
     assert torch.equal(pickle.loads(pickle.dumps(old))(X), sa.entmax(X, alpha=1.3))
+
+
+CALLS = {
+    "sparse_attention": lambda m: sa.sparse_attention(*torch.zeros(3, 1, 2, 5, 4), m),
+    "MultiheadAttention": lambda m: sa.nn.MultiheadAttention(8, 2, mapping=m),
+    "replace": lambda m: sa.nn.replace(nn.TransformerEncoderLayer(8, 2, 16), m),
+    "treat_as_masked": sa.integrations.treat_as_masked,
+    "fenchel_young": lambda m: sa.losses.fenchel_young(torch.zeros(1, 3), torch.tensor([0]), m),
+    "KeyCache": sa.KeyCache,
+    "sdpa": lambda m: sa.integrations.sdpa.scaled_dot_product_attention(*torch.zeros(3, 1, 2, 5, 4), mapping=m),
+    "make": sa.make,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_what_is_no_mapping_is_named_with_what_was_meant(call):
+    for wrong, words in (
+        (sa.Sparsemax, "the class Sparsemax .did you mean 'sparsemax'"),
+        (nn.Softmax, "the class Softmax .did you mean 'softmax'"),
+        (None, "mapping=None"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            call(wrong)
+
+
+def test_a_function_of_your_own_needs_a_mask():
+    def halved(scores, mask=None):
+        return sa.sparsemax(scores / 2, mask=mask)
+
+    q = torch.randn(1, 2, 5, 4)
+    assert torch.equal(sa.sparse_attention(q, q, q, halved), sa.sparse_attention(q, q, q, sa.Sparsemax(gamma=2.0)))
+    with pytest.raises(TypeError, match="unexpected keyword argument 'mask'"):
+        sa.sparse_attention(q, q, q, nn.functional.softmax)
+
+
+@pytest.mark.parametrize("function", [sa.losses.fenchel_young, sa.losses.max_omega])
+def test_a_call_cannot_learn(function):
+    given = [torch.zeros(1, 3)] + [torch.tensor([0])] * (function is sa.losses.fenchel_young)
+    with pytest.raises(ValueError, match=r"alpha='learned' needs a module.*sa.make\('entmax', alpha='learned'\)"):
+        function(*given, "entmax", alpha="learned")

@@ -6,12 +6,14 @@ import json
 import math
 from dataclasses import replace
 
+import entmax
 import pytest
 import torch
 
 from benchmarks.length import report, training
 
 RATES = training.RATES["sort"]
+WEIGHTS = {"softmax": torch.softmax, "SSMax": torch.softmax, "sparsemax": entmax.sparsemax}
 SMALL = training.Options(width=8, heads=2, steps=2, batch=2, warmup=1)
 
 
@@ -73,32 +75,8 @@ def test_attention_is_the_formula(attention):
                         drawn = x[m, b, i] @ of["adapt"][m] + of["bias"][m, 0]
                         beta, gamma = (1 + drawn[head].exp()).log(), 2 * drawn[6 + head].tanh()
                         scores = scores * (1 + beta * math.log(i + 2) ** gamma)
-                    weights = WEIGHTS.get(attention, entmax15)(scores)
+                    weights = WEIGHTS.get(attention, entmax.entmax15)(scores, -1)
                     assert torch.allclose(found[m, b, head, i], weights @ v[3 * m + b, head, : i + 1], atol=1e-4)
-
-
-def exponential(scores):
-    return scores.exp() / scores.exp().sum()
-
-
-def projected(scores):
-    """Sparsemax, by the largest support whose smallest score stays above the threshold (Martins & Astudillo 2016)."""
-    z = scores.sort(descending=True).values
-    taus = (z.cumsum(0) - 1) / torch.arange(1, len(z) + 1)
-    return (scores - taus[z > taus][-1]).clamp_min(0)
-
-
-def entmax15(scores):
-    """By bisection on the threshold: weights [z / 2 - tau]_+ ** 2 with the sum 1 (Peters et al. 2019)."""
-    z = scores.double() / 2
-    low, high = z.max() - 1, z.max()
-    for _ in range(60):
-        tau = (low + high) / 2
-        low, high = (tau, high) if ((z - tau).clamp_min(0) ** 2).sum() > 1 else (low, tau)
-    return ((z - tau).clamp_min(0) ** 2).float()
-
-
-WEIGHTS = {"softmax": exponential, "SSMax": exponential, "sparsemax": projected}
 
 
 def test_a_model_does_not_depend_on_those_beside_it():

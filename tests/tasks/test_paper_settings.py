@@ -14,7 +14,7 @@ OPENNMT = {
     "train": {"max_epochs": 13, "batch_size": 64, "best_metric": "accuracy"},
     "encode": {"vocab_size": 50000, "subword": "none", "joint": False}
     | {"max_source_tokens": 50, "max_target_tokens": 50},
-    "decode": {"beam": 5, "batch_size": 30, "max_len_b": 100, "length": "none"},
+    "decode": {"beam": 5, "batch_size": 30, "max_len_b": 100, "length": "none", "replace_unk": False},
 }
 ADAM = {"name": "adam", "eps": 1e-8, "betas": [0.9, 0.999], "clip": 0.0, "weight_decay": 0.0}
 STATED = {
@@ -29,7 +29,7 @@ STATED = {
     },
     "imdb": {
         "model": {"embed_dim": 300, "fixed_vectors": True, "hidden_dim": 128, "score_dim": 128, "dropout": 0.0}
-        | {"widths": [0.1, 0.5], "ridge": 0.01},
+        | {"widths": [0.1, 0.5], "ridge": 0.01, "scaled": True},
         "optim": ADAM | {"lr": 1e-3, "weight_decay": 1e-4},
         "schedule": {"name": "fixed"},
         "train": {"max_epochs": 10, "batch_size": 16, "best_metric": "macro_f1"},
@@ -49,7 +49,8 @@ STATED = {
         "train": {"batch_size": 32},
     },
     "fertility": {
-        "model": {"embed_dim": 256, "hidden_dim": 256, "layers": 2, "dropout": 0.2},
+        "model": {"embed_dim": 256, "hidden_dim": 256, "layers": 2, "dropout": 0.2, "forward_links": True},
+        "optim": {"name": "adam", "lr": 1e-3, "clip": 0.0, "betas": [0.9, 0.999]},
         "train": {"max_epochs": 10, "batch_size": 64},
     },
 }

@@ -183,8 +183,18 @@ def test_what_is_refused_in_more_than_two_dimensions():
     assert not basis.separable and "dim=3" in repr(basis)
     with pytest.raises(ValueError, match=r"alpha=2 with 3 dimensions.*only alpha=1"):
         ct.continuous_attention_2d(torch.zeros(3), eye, basis, 2.0)
-    with pytest.raises(ValueError, match="has 3 dimensions, but the basis has 2"):
-        ct.continuous_attention_2d(torch.zeros(3), eye, ct.GaussianBasis2d.grid(3, 3, 0.1), 1.0)
+    plane, mu, sigma = ct.GaussianBasis2d.grid(3, 3, 0.1), torch.rand(2, 3), eye.expand(2, 3, 3)
+    mixture = ct.Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0])
+    for call in (
+        lambda: ct.continuous_attention_2d(torch.zeros(3), eye, plane, 1.0),
+        lambda: ct.continuous_softmax(mu, sigma, plane),
+        lambda: ct.rho_2d(mu, sigma, plane),
+        lambda: ct.continuous_softmax(mu, sigma, ct.GaussianBasis1d.linspaced(16)),
+        lambda: ct.match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
+        lambda: ct.mixture_expectation(mixture, plane),
+    ):
+        with pytest.raises(ValueError, match=r"on the plane|for the plane|as many|the basis has 2"):
+            call()
     with pytest.raises(ValueError, match=r"mu \[..., D\]"):
         ct.continuous_attention_2d(torch.zeros(3), torch.eye(2), basis, 1.0)
     with pytest.raises(ValueError, match="covariance number 1 is not positive definite"):

@@ -283,22 +283,6 @@ def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
         assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
 
 
-def test_more_than_two_dimensions_are_refused():
-    mu, sigma = torch.rand(2, 3), torch.eye(3).expand(2, 3, 3)
-    plane, line = ct.GaussianBasis2d.grid(3, 3), BASIS
-    mixture = ct.Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0])
-    for call in (
-        lambda: ct.continuous_softmax(mu, sigma, plane),
-        lambda: ct.continuous_attention_2d(mu, sigma, plane, 1.0),
-        lambda: ct.rho_2d(mu, sigma, plane),
-        lambda: ct.continuous_softmax(mu, sigma, line),
-        lambda: ct.match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
-        lambda: ct.mixture_expectation(mixture, plane),
-    ):
-        with pytest.raises(ValueError, match=r"on the plane|for the plane|as many|the basis has 2"):
-            call()
-
-
 def test_devices_without_float64(monkeypatch):
     """As if the CPU were one: only float32 comes back, and top_p and the reference do not use float64 at all."""
     weights, n = torch.softmax(torch.randn(2, 16), -1), 4

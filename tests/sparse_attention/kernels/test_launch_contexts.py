@@ -17,7 +17,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 pytest.importorskip("triton", reason="triton is not installed")
-from test_launcher import compiles, kinds, sides, weighted
+from test_direct import sides
+from test_launcher import compiles, kinds, weighted
 from test_triton import FREE
 
 import sparse_attention as sa

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro.errors import ConfigError
-from repro.options import read
 from tasks.cells import classification
 from tasks.classification import encode as module
 from tasks.classification.encode import encode, encode_test, keep_encoding, open_encoded, wordpunct, wordpunct_br
@@ -74,13 +72,10 @@ def test_texts_without_spaces_have_subwords(tmp_path, subword, pieces):
     assert ids(again, "test") == ids(found, "train")
 
 
-def test_too_few_pieces_and_wrong_options_are_refused_with_the_key(tmp_path):
+def test_too_few_pieces_are_refused_with_the_key(tmp_path):
     with pytest.raises(DataError, match="set encode") as error:
         encoded(tmp_path, subword="sentencepiece", vocab_size=4)
     assert "encode.vocab_size=4" in str(error.value)
-    with pytest.raises(ConfigError) as error:
-        read(Encode, {"tokeniser": "x", "tokenizer": "ptb", "max_tokens": 0}, "encode")
-    assert all(word in str(error.value) for word in ("'tokenizer'?", "'ptb'", "encode.max_tokens=0", "wordpunct"))
 
 
 def test_ids_vocabulary_and_unknown_words_also_of_the_test_split_which_is_encoded_apart(tmp_path):

@@ -7,8 +7,6 @@ from torch import nn
 
 import sparse_attention as sa
 from repro.errors import ConfigError
-from repro.options import plain, read
-from tasks.classification.models import imdb_bilstm, imdb_transformer, snli_attentive
 from tasks.classification.models.imdb_bilstm import DocumentCnn
 from tasks.classification.predict import collate, predict
 from tasks.config import models
@@ -154,23 +152,6 @@ def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
     assert not torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
     model.train()
     assert torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
-
-
-def test_options_that_do_not_fit_are_named_before_any_data():
-    with pytest.raises(ConfigError) as error:
-        read(imdb_bilstm.Options, {"discrete": "fusedmx", "positions": "centre", "dropout": 1.0, "ridge": 0}, "model")
-    for word in ("'fusedmax'?", "cell_centre", "model.dropout=1.0", "model.ridge=0"):
-        assert word in str(error.value)
-    with pytest.raises(ConfigError, match="hidden_dim=6 must be even and a multiple of heads=4"):
-        read(imdb_transformer.Options, {"hidden_dim": 6, "heads": 4}, "model")
-    with pytest.raises(ConfigError, match="rbf=3, widths"):
-        read(imdb_bilstm.Options, {"rbf": 3, "widths": [0.1, 0.5]}, "model")
-    model = {"name": "imdb_bilstm"} | plain(read(imdb_bilstm.Options, {"discrete": "softmax"}, "model"))
-    assert "goes with a density only" in imdb_bilstm.problems({"model": model, "mapping": {"name": "sparsemax"}})[0]
-    assert not imdb_bilstm.problems({"model": model, "mapping": {"name": "continuous_sparsemax"}})
-    assert {"softmax", "fusedmax", "hardmax"} <= {*ROWS}
-    assert models.problems({"name": "continuous_softmax"}, snli_attentive.PLACES)
-    assert not models.problems({"name": "continuous_softmax"}, imdb_bilstm.PLACES)
 
 
 def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch):

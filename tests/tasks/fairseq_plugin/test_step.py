@@ -14,7 +14,6 @@ from syncs import syncs
 from repro import cell as cells
 from repro.store import Store
 from tasks.config.compose import composer, module_of
-from tasks.config.overrides import ConfigError
 from tasks.data.progress import NullProgress
 from tasks.fairseq_plugin.classification import Classes, groups
 from tasks.seq2seq.encode import open_encoded
@@ -185,26 +184,6 @@ def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch
     assert max(rows for rows, _ in shapes) > 2 * min(rows for rows, _ in shapes), "short texts come in larger batches"
 
 
-@pytest.mark.parametrize("kernels", ["reference", "auto"])
-def test_autocast_does_not_reach_into_a_mapping(kernels):
-    """Nor its gradient: what products of matrices it has inside stay in float32."""
-    import sparse_attention as sa
-    from benchmarks.throughput import names
-
-    torch.manual_seed(1)
-    scores = (torch.rand(6, 9) + 0.1).requires_grad_()  # sum normalization wants them above 0
-    weight = torch.randn(6, 9)
-    mask = torch.arange(9) < torch.tensor([9, 7, 5, 3, 2, 1]).unsqueeze(1)
-    with sa.kernels.use(kernels):
-        for name in names():
-            found = []
-            for enabled in (False, True):
-                with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
-                    p = sa.make(name)(scores, mask=mask)
-                    found.append((p, *torch.autograd.grad((p * weight).sum(), scores)))
-            assert all(torch.equal(a, b) for a, b in zip(*found)), name
-
-
 def test_tf32_is_recorded_and_names_no_cell(tmp_path):
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
@@ -217,17 +196,6 @@ def test_tf32_is_recorded_and_names_no_cell(tmp_path):
         assert entries[True].folder.name == entries[False].folder.name
     finally:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
-REFUSED = {"train.precision=fp16": r"train\.precision=fp16 needs a GPU; use bf16 or fp32"}
-REFUSED |= {"train.batch_size=null": r"train\.batch_size=null needs max_tokens"}
-REFUSED |= {"train.batch_size=16 train.processes=3": r"processes=3 cannot divide .*batch_size=16 .*: processes=1, 2"}
-
-
-@pytest.mark.parametrize("overrides, said", REFUSED.items())
-def test_what_cannot_be_trained_is_refused(composed, overrides, said):
-    with pytest.raises(ConfigError, match=said):
-        composed(["task=toy", "runtime.device=cpu", *overrides.split()])
 
 
 def test_an_example_longer_than_a_batch_is_refused_before_training(prepared_cell, tiny, tmp_path):

@@ -3,16 +3,13 @@
 import numpy as np
 import pytest
 
-from repro.errors import ConfigError
 from repro.options import plain, read
 from repro.protocol import parameters
 from tasks.cells import multilabel as cells
-from tasks.config import models
 from tasks.data import DataError, DataSet
 from tasks.data.records import Labelled
 from tasks.data.sets import synthetic
 from tasks.multilabel import encode, fitted
-from tasks.multilabel.models.linear import PLACES, problems
 from tasks.multilabel.options import Encode, Task
 
 TUNE = {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2}
@@ -107,22 +104,3 @@ def test_a_test_set_has_the_same_classes_and_the_constant_prediction_is_the_best
         if f1[0] > best["train"]:
             best = {"train": f1[0], "test": f1[1], "labels": guess.sum()}
     assert found["test/f1"] == pytest.approx(best["test"]) and found["test/labels"] == best["labels"]
-
-
-def test_a_bad_pair_or_grid_is_refused_before_any_fit():
-    def wrong(mapping, **more):
-        return problems({"task": task(**more), "mapping": {"name": mapping}})
-
-    assert "cannot be used with" in wrong("softmax", loss="hinge")[0]
-    assert not wrong("sparsemax", loss="hinge")
-    grid = {"sparsehourglass": {"q": [0.1, -1.0]}}
-    assert "q" in wrong("sparsehourglass", tune=TINY["tune"] | {"parameters": grid})[0]
-    tune = {"penalties": [0.1, 1.0], "thresholds": [0.1], "parameters": {"sparsegen_lin": {"lam": []}}}
-    for more, said in (
-        ({"loss": "hinges", "tune": tune | {"folds": 1}}, ("did you mean 'hinge'", "task.tune.folds=1")),
-        ({"tune": tune}, ("from large to small", "sparsegen_lin")),
-    ):
-        with pytest.raises(ConfigError) as error:
-            task(**more)
-        assert all(word in str(error.value) for word in said)
-    assert models.problems({"name": "continuous_softmax"}, PLACES)

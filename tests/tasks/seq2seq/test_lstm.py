@@ -9,11 +9,9 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
-from repro.errors import ConfigError
 from repro.options import read
-from tasks.config.models import problems
 from tasks.data.symbols import PAD
-from tasks.seq2seq.models import lstm, transformer
+from tasks.seq2seq.models import lstm
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
@@ -93,18 +91,6 @@ def test_the_mappings_own_parameter_is_left_as_it_is():
     model = lstm.Model(options, 9, 9, {"cross": learned})
     assert learned.lam.item() == 0.5
     assert model.source_embed.weight is model.target_embed.weight is model.generator.weight
-
-
-def test_options_that_cannot_be_together_and_mappings_without_a_place_are_told():
-    wrong = {"hidden_dim": 7, "embed_dim": 6, "bidirectional": True, "residual": True, "share_embeddings": True}
-    with pytest.raises(ConfigError) as caught:
-        read(lstm.Options, wrong, "model")
-    for part in ("model.hidden_dim=7 must be even", "model.residual=true needs", "model.share_embeddings=true needs"):
-        assert any(problem.startswith(part) for problem in caught.value.problems)
-    for places in (lstm.PLACES, transformer.PLACES):
-        assert problems({"name": "sparsemax"}, places) == []
-        assert "needs bounds" in problems({"name": "constrained_sparsemax"}, places)[0]
-        assert "works over a density" in problems({"name": "continuous_softmax"}, places)[0]
 
 
 def test_packing_on_the_host_is_torchs_packing():

@@ -8,7 +8,6 @@ from torch.nn import functional as F
 
 from repro.store import Store
 from sparse_attention.mappings.continuous import ContinuousAttention1d, GaussianBasis1d
-from tasks.config import compose
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 
@@ -62,24 +61,6 @@ def test_gradients_are_those_of_finite_differences(build, sentences, density):
         return F.cross_entropy(logits.flatten(0, 1), target.flatten(), ignore_index=PAD)
 
     assert torch.autograd.gradcheck(loss, parameters, fast_mode=True)
-
-
-def test_only_a_model_that_gives_a_density_takes_one_and_what_cannot_be_is_refused(composed):
-    softmax, own = "mapping=continuous_softmax", ["task=toy", "model.name=lstm_continuous"]
-    config = composed(["task=translation", "model=lstm_continuous_demo", softmax, "model.rbf=12"])
-    named = composed(["task=translation", "model.name=lstm_continuous", softmax, "+model.rbf=12"])
-    assert config == named and config["model"]["discrete"] == "softmax"
-    for overrides, said in (
-        (["task=translation", softmax], "works over a density; this model attends over a row"),
-        ([*own, "mapping=softmax"], "mapping=softmax works over a row; this model attends over a density"),
-        ([*own, "mapping=continuous_mixture"], "continuous_mixture is for images"),
-        ([*own, "mapping=continuous_sparsemax", "mapping.quadrature=paper-code"], "quadrature=paper-code is for"),
-        ([*own, softmax, "model.mask_padding=false"], "model.mask_padding=false is not possible"),
-        ([*own, softmax, "+model.rbf=31"], "rbf=31, widths=.*multiple of 3"),
-        ([*own, softmax, "+model.discrete=none"], "model.discrete='none'.*softmax"),
-    ):
-        with pytest.raises(compose.ConfigError, match=said):
-            composed(overrides)
 
 
 def test_a_cell_trains_and_stores_the_density(prepared_cell, ran, tiny, tmp_path):

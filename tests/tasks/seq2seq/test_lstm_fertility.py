@@ -10,14 +10,11 @@ import torch
 import sparse_attention as sa
 from repro.options import read
 from tasks.config.models import build as built
-from tasks.config.models import problems
-from tasks.data.ragged import Ragged
 from tasks.data.symbols import FIRST, PAD
 from tasks.fairseq_plugin.fertility import Tags
 from tasks.fairseq_plugin.seq2seq import Tokens
 from tasks.layers.lstm import Tagger
-from tasks.seq2seq import aligner, fertility
-from tasks.seq2seq.models import lstm, lstm_fertility
+from tasks.seq2seq.models import lstm_fertility
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import Hypothesis, beam_search, ranked
 
@@ -148,17 +145,6 @@ def test_search_reorders_the_fertilities_with_the_beam(fertile, sentences, kind)
             assert h.score * len(h.ids) == pytest.approx(said.item(), abs=1e-3)
 
 
-def test_places_say_who_gives_fertilities():
-    assert problems({"name": "fertility_sparsemax"}, lstm_fertility.PLACES) == []
-    assert "needs fertility" in problems({"name": "fertility_sparsemax"}, lstm.PLACES)[0]
-    (told,) = problems({"name": "fertility_sparsemax"}, lstm.PLACES, "seq2seq")
-    assert told.endswith("; models that provide it: lstm_fertility")
-    told = problems({"name": "constrained_sparsemax"}, lstm_fertility.PLACES)[0]
-    assert "needs bounds" in told and "fertility_softmax, fertility_sparsemax" in told
-    node = {"mapping": {"name": "softmax"}, "model": {"fertility": "guided"}}
-    assert "is not read by mapping=softmax" in lstm_fertility.problems(node)[0]
-
-
 def test_penalties_by_hand():
     """Wu et al. 2016, equation 14: the short output leaves a word without attention."""
     short = Hypothesis([5, 2], torch.tensor([[1.0, 0.0], [1.0, 0.0]]), -1.0)
@@ -168,25 +154,6 @@ def test_penalties_by_hand():
     first, second = ranked([short, long], both)
     assert first.ids == long.ids and first.score == pytest.approx(-1.2 / (8 / 6) ** 0.6)
     assert second.score == pytest.approx(-1.0 / (7 / 6) ** 0.6 + 0.2 * np.log(0.1))
-
-
-def test_forward_links_by_hand():
-    """Of the two directions, only the links from source to target count, and every word counts at least once."""
-
-    class Direction:
-        def __init__(self, best):
-            self.rows = best
-
-        def best(self, *_):
-            return self.rows
-
-    source, target = (Ragged(np.arange(ends[-1]), np.array(ends)) for ends in ([0, 3, 5], [0, 3, 4]))
-    split = SimpleNamespace(source=source, target=target)
-    # of each target word its source word, of each source word its target word; -1: none
-    model = aligner.Aligner(Direction([[0, 0, -1], [1]]), Direction([[0, 1, 2], [-1, 0]]))
-    assert model.forward(split.source, split.target) == [{(0, 0), (0, 1)}, {(1, 0)}]
-    assert fertility.counts(model, split, forward=True).flat.tolist() == [2, 1, 1, 1, 1]
-    assert fertility.counts(model, split).flat.tolist() == [2, 1, 1, 0, 1]
 
 
 def test_the_authors_tagger_has_no_fertility_0_and_halves_the_loss_of_1_in_training():

@@ -8,8 +8,6 @@ from torch import nn
 from torch.nn import functional as F
 
 import sparse_attention as sa
-from repro.errors import ConfigError
-from repro.options import read
 from tasks.config import models
 from tasks.data.symbols import FIRST, PAD
 from tasks.layers import attention
@@ -162,11 +160,3 @@ def test_shared_matrices(transform):
     assert output.generator.weight is output.target_embed.weight is not output.source_embed.weight
     assert every.generator.weight is every.target_embed.weight is every.source_embed.weight
     assert apart.source_embed.weight[PAD].eq(0).all() and every.generator.weight[PAD].eq(0).all()
-
-
-def test_options_that_cannot_be_together_are_told_at_once():
-    wrong = {"hidden_dim": 9, "heads": 2, "share_embeddings": True, "share_output": False}
-    with pytest.raises(ConfigError) as caught:
-        read(transformer.Options, wrong, "model")
-    for part in ("hidden_dim=9 must be even and a multiple of heads=2", "share_output=false is not"):
-        assert any(problem.startswith(f"model.{part}") for problem in caught.value.problems)

@@ -11,13 +11,11 @@ import pytest
 import torch
 
 import sparse_attention as sa
-from repro.errors import ConfigError
-from repro.options import plain, read
+from repro.options import read
 from tasks.config.models import mappings_at, problems
 from tasks.data.symbols import FIRST, PAD
 from tasks.layers.words import density_alpha
 from tasks.vqa.encode import ImageSpec
-from tasks.vqa.models import mcan
 from tasks.vqa.models._layers import Attend, Reduced, SmallCnn, cell_weights
 from tasks.vqa.models.mcan import PLACES, Model, Options
 
@@ -111,31 +109,6 @@ def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes()
     node = {"name": "softmax", "at": {"image": {"name": "continuous_sparsemax"}}}
     assert density_alpha(mappings_at(node, PLACES)["image"]) == 2
     assert [density_alpha(sa.make(m)) for m in ("entmax", *DENSITIES)] == pytest.approx([None, 1, 4 / 3, 1.5, 2])
-
-
-def test_what_nodes_do_not_agree_on_is_said_before_any_data_is_read():
-    def said(mapping: str, parameters=None, **model) -> list[str]:
-        nodes = {"model": {"discrete": "softmax", "cnn_channels": []} | model, "data": {"input": "pixels"}}
-        return mcan.problems(nodes | {"mapping": {"name": mapping} | (parameters or {})})
-
-    assert not said("continuous_softmax", discrete="sparsemax", cnn_channels=[8])
-    moments, cnn = said("entmax", discrete="sparsemax")
-    assert "mapping=entmax is none" in moments and "model.cnn_channels" in cnn
-    authors = {"quadrature": "paper-code"}
-    assert not said("continuous_sparsemax", authors, cnn_channels=[8])
-    assert "only for alpha 1 and 2" in said("continuous_triweight", authors, cnn_channels=[8])[0]
-    for name in {*sa.names(kind="simplex"), *ROWS} - {"sum_normalization"}:  # densities, mappings of signed scores
-        required = {p.name: p.default for p in sa.spec(name).params if p.required}
-        assert not problems({"name": name} | required, PLACES), name
-    assert "image" in problems({"name": "constrained_sparsemax"}, PLACES)[0]
-    for wrong, count, named in (
-        ({"heads": 3, "cnn_channels": [8, 8], "cnn_strides": [2]}, 2, ("heads=3", "cnn_strides")),
-        ({"layers": 0, "reduction": "discrete", "discrete": "softmx"}, 3, ("layers=0", "'softmax'")),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            read(Options, TINY | wrong, "model")
-        assert len(caught.value.problems) == count and all(word in str(caught.value) for word in named)
-    assert read(Options, plain(read(Options, TINY, "model")), "model") == read(Options, TINY, "model")
 
 
 @pytest.mark.parametrize("mapping", ["softmax", "continuous_softmax", "continuous_sparsemax"])
