@@ -3,8 +3,8 @@
 The id of a training is a hash of everything that can change the weights: the resolved configuration (without the keys
 that set where to run and how to score), the content of the train and dev data, and the version of the training recipe.
 The id of an evaluation is a hash of the training's id, the content of the test set, the scoring keys (`EVALUATION_KEYS`
-of the family, or `decode`) and the version of the evaluation recipe. The Git commit and package versions are recorded
-but not hashed, because changing a comment must not invalidate every finished cell.
+of the family) and the version of the evaluation recipe. The Git commit and package versions are recorded but not
+hashed, because changing a comment must not invalidate every finished cell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,6 @@ READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # node
 # the `plugins` files instead; the other nodes do not change the result.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
-EVALUATION_KEYS = ("decode",)
 LATER_KEYS = ("train.class_weights", "train.average")  # added after cells had ids; while unset, not part of an id
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")  # nodes in which two settings do not differ
 
@@ -307,11 +306,6 @@ def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
     return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
 
 
-def evaluation_keys(family: Family) -> tuple[str, ...]:
-    """The dotted keys of a configuration that only the evaluation uses."""
-    return tuple(getattr(family, "EVALUATION_KEYS", EVALUATION_KEYS))
-
-
 def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], str, list[str]]:
     """Everything that a training depends on, except the content of its data.
 
@@ -327,7 +321,7 @@ def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, 
     # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content
     encode = relevant.get("encode") or {}
     relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
-    for key in evaluation_keys(family):
+    for key in family.EVALUATION_KEYS:
         *path, last = key.split(".")
         node = relevant
         for part in path:
@@ -341,7 +335,7 @@ def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     unset = [key for key in getattr(family, "LATER_KEYS", ()) if not value_at(config, key)]
     left_out = {*(f"task.{key}" for key in SAID), *unset}
     config = as_named(config, family)
-    return {key: value_at(config, key) for key in evaluation_keys(family) if key not in left_out}
+    return {key: value_at(config, key) for key in family.EVALUATION_KEYS if key not in left_out}
 
 
 def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
