@@ -21,7 +21,7 @@ from repro.rounding import digest as digest
 from repro.store import Damaged, Entry, Evaluation, Level, Store, check_names
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
-Point = tuple[tuple[str, Any], ...]  # a grid point: (parameter, value) of each parameter
+Point = tuple[tuple[str, Any], ...]  # a grid point: (dotted key, value) of each parameter
 READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # nodes that may affect how data are prepared
 
 # Nodes that are left out of the hashed configuration. The hash covers the name and content of `data` and the content of

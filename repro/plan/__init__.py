@@ -148,12 +148,12 @@ def _resolve(
             grid = row.grids.get(column.grid)
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
-            keys = {key: key if "." in key else f"mapping.{key}" for key in grid or ()}
-            if grid and given & {*keys.values()}:  # parameters that the user sets are not searched
+            grid = {key if "." in key else f"mapping.{key}": values for key, values in (grid or {}).items()}
+            if given & grid.keys():  # parameters that the user sets are not searched
                 config = tools.compose([*base, *overrides], overrides)
-                grid = {k: [value_at(config, keys[k])] if keys[k] in given else v for k, v in grid.items()}
+                grid = {k: [value_at(config, k)] if k in given else v for k, v in grid.items()}
             for point, seed in itertools.product(points(grid), experiment.seeds):
-                assigned = [f"{keys[key]}={text(value)}" for key, value in point]
+                assigned = [f"{key}={text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
                 further = {name: tools.with_data(config, name)["data"] for name in column.evaluate}
                 module = tools.module_of(config)
@@ -198,7 +198,7 @@ def filled(
 
 def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str]:
     """`Cell.origin` of a slot: the experiment or sweep, the row with its grid point, and the column and its heading."""
-    point = "".join(f" {key}={value}" for key, value in cell.point)
+    point = "".join(f" {key.removeprefix('mapping.')}={value}" for key, value in cell.point)
     named = {"sweep": sweep} if sweep else {"experiment": experiment.name}
     column = experiment.columns[cell.column]
     return {**named, "row": f"{experiment.rows[cell.row].label}{point}", "column": column.key, "heading": column.label}

@@ -22,6 +22,7 @@ from repro.results import archive
 from repro.store import Store, outputs_folder
 from repro.tables import render, runs
 from repro.tables.blocks import Table
+from repro.tables.compare import groups
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
@@ -162,7 +163,7 @@ def _of_sweep(header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> 
     configs = archive.configs(header)
     of = [(one, configs[one["key"]]) for one in lines]
     cells = [archive.results(one, reproduce.TOOLS.module_of(config), config) for one, config in of]
-    table, made = comparison.contents(cells, header["title"])
+    table, made = comparison.contents(groups(cells), header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Page(table, sweep=header["sweep"], files=kept)
 

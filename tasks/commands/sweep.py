@@ -21,6 +21,7 @@ from repro.identity import Cell, Results
 from repro.plan.experiment import Column, Experiment, Row
 from repro.results import records
 from repro.store import Store, check_names, elsewhere
+from repro.tables.compare import groups
 from tasks.commands import compare, reproduce
 from tasks.config import compose
 from tasks.config.overrides import lacking
@@ -101,9 +102,9 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
         globbed = ", ".join(one.text for one in chosen if keys[one.key].glob)
         try:
             points = [one for one in chosen if one.key in varied and one.key not in ("task", "mapping")]
-            point = tuple((one.key.removeprefix("mapping."), one.values[0]) for one in points)
+            point = tuple((one.key, one.values[0]) for one in points)
             for more in _grid(chosen, tools) if request.grid else [()]:
-                assigned = [f"mapping.{key}={plans.text(value)}" for key, value in more]
+                assigned = [f"{key}={plans.text(value)}" for key, value in more]
                 for seed in seeds:
                     config = tools.compose([*base, *assigned, *([seed] if seed else [])], base)
                     task, mapping = config["task"]["name"], config["mapping"]["name"]
@@ -137,9 +138,9 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
 def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:
     """The points of the mapping's own grid, without the parameters that the command line sets."""
     base = [one.text for one in chosen]
-    given = {one.key.removeprefix("mapping.") for one in chosen}
-    grid = tools.compose(base, base)["mapping"]["grid"]
-    return plans.points({k: v for k, v in grid.items() if k not in given})
+    given = {one.key for one in chosen}
+    grid = {f"mapping.{k}": values for k, values in tools.compose(base, base)["mapping"]["grid"].items()}
+    return plans.points({k: values for k, values in grid.items() if k not in given})
 
 
 # ---- the folder of a sweep
@@ -288,5 +289,5 @@ def print_comparison(results: Sequence[Results], folder: Path, title: str, notes
     if not results and not lost:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
-    compare.show(results, folder, title, notes, compare.swept(told), lost)
+    compare.show(groups(results, compare.points(told)), folder, title, notes, lost)
     print(f"again at any time: python scripts/compare.py sweep={folder.name}{elsewhere(folder.parent.parent)}")
