@@ -28,7 +28,6 @@ READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # node
 # the `plugins` files instead; the other nodes do not change the result.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
-LATER_KEYS = ("train.class_weights", "train.average")  # added after cells had ids; while unset, not part of an id
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")  # nodes in which two settings do not differ
 
 
@@ -339,9 +338,9 @@ def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
 
 
 def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """A configuration without unset LATER_KEYS, ours and a family's, and without the keys that the family leaves `unread`."""
+    """A configuration without a family's unset LATER_KEYS, and without the keys that it leaves `unread`."""
     named, unread = dict(config), getattr(family, "unread", lambda _: ())(config)
-    for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()), *unread):
+    for key in (*getattr(family, "LATER_KEYS", ()), *unread):
         node, _, last = key.rpartition(".")
         if isinstance(named.get(node), Mapping) and (key in unread or not named[node].get(last)):
             named[node] = {k: v for k, v in named[node].items() if k != last}

@@ -269,7 +269,7 @@ def stand_in(monkeypatch, config) -> str:
     def test_set(config, *_):
         return TestSet(config["data"]["name"], repr(config["data"]), "")
 
-    fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, prepare_test=test_set)
+    fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, EVALUATION_KEYS=("decode",), prepare_test=test_set)
     fake.prepare = lambda config, _: Prepared(repr(config["data"]), "")
     monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setenv(identity.REGISTERED, ",".join(filter(None, (os.environ.get(identity.REGISTERED), name))))
