@@ -1,7 +1,7 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
 Every configuration is resolved and checked before any data are read (`outline`). Then every data set is prepared once,
-several in parallel (`planned`).
+several in parallel (`prepared`).
 """
 
 import itertools
@@ -28,7 +28,7 @@ class Plan:
     """An experiment with its cells.
 
     Attributes:
-        slots: the cell of each place of the table: row, column, grid point and seed.
+        slots: the cell of each place of the table: row, column, grid point and seed; without data until `prepared`.
         unavailable: number of a column without cells -> the reason.
         overrides: the user's overrides.
     """
@@ -64,6 +64,7 @@ class Tools:
         compose: (all overrides, the overrides that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
         with_data: (configuration, name of a data set) -> the configuration with that set's data node.
+        check: raises ConfigError if the user's overrides do not fit an experiment, before its cells are composed.
         progress: creates the object to which a loader reports its progress; None by default.
         unavailable: exceptions of a loader that mean that data are unavailable; the column is then left out, with the
             reason.
@@ -72,6 +73,7 @@ class Tools:
     compose: Callable[[Sequence[str], Sequence[str]], Config]
     module_of: Callable[[Config], str]
     with_data: Callable[[Config, str], Config]
+    check: Callable[[Experiment, Sequence[str]], None] = lambda experiment, overrides: None
     progress: Callable[[], Any] = type(None)
     unavailable: tuple[type[Exception], ...] = ()
 
@@ -82,50 +84,46 @@ def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
-def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Cell]]:
-    """The cells of each experiment, with resolved and checked configurations; no data are read. Raises `ConfigError`."""
+def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[Plan]:
+    """The plan of each experiment, with resolved and checked configurations; no data are read. Raises `ConfigError`."""
     problems: dict[str, list[str]] = {}  # error -> where
-    cells = [_resolve(one, tools, overrides, problems) for one in experiments]
+    for one in experiments:
+        tools.check(one, overrides)
+    made = [Plan(one, _resolve(one, tools, overrides, problems), overrides=tuple(overrides)) for one in experiments]
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
         titles = ", ".join(one.title for one in experiments)
         raise ConfigError(
             f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}"
         )
-    if not any(cells):
+    if not any(one.slots for one in made):
         raise ConfigError("the experiment has no rows or columns")
-    return cells
+    return made
 
 
-def planned(
-    experiments: Sequence[Experiment],
-    cells: Sequence[Sequence[Cell]],
-    tools: Tools,
-    overrides: Sequence[str] = (),
-    sweep: str = "",
-) -> list[Plan]:
-    """The plans of experiments, once the data of their cells (`outline`) are prepared, each data set once.
+def prepared(outlined: Sequence[Plan], tools: Tools, sweep: str = "") -> list[Plan]:
+    """The plans with the data of all their cells, each data set prepared once.
 
     With several workers, several data sets are prepared at a time, in processes of their own; the versions of a data set
     are prepared one after the other, because they share what is fetched. Raises a loader's error, except that data are
-    unavailable.
+    unavailable, and ConfigError if all are.
     """
     jobs: dict[str, dict[str, Cell]] = {}  # name of a data set -> `_key` of a version -> a cell that needs it
-    for cell in itertools.chain.from_iterable(cells):
+    for cell in (slot for one in outlined for slot in one.slots):
         jobs.setdefault(cell.config["data"]["name"], {}).setdefault(_key(cell), cell)
-    prepared = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
+    prepare_all = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
     workers = min(len(jobs), cell.config["runtime"]["workers"])
     if workers > 1 and pool.forks():
         quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
         with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
             try:
-                made = list(executor.map(prepared, jobs.values()))
+                made = list(executor.map(prepare_all, jobs.values()))
             except BaseException:  # the others, at work for minutes perhaps, end too
                 for process in mp.active_children():
                     process.terminate()
                 raise
     else:
-        made = list(map(prepared, jobs.values()))
+        made = list(map(prepare_all, jobs.values()))
     results = {key: result for one in made for key, result in one.items()}
 
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
@@ -133,7 +131,11 @@ def planned(
             return found
         return replace(cell, prepared=found.prepared, tests=found.tests, origin=origin(experiment, cell, sweep))
 
-    return [filled(one, of, overrides, partial(with_data, one)) for one, of in zip(experiments, cells)]
+    plans = [filled(one, partial(with_data, one.experiment)) for one in outlined]
+    if not any(one.slots for one in plans):
+        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in plans for c, why in p.unavailable.items())
+        raise ConfigError(f"no column can be run: {told}")
+    return plans
 
 
 def _resolve(
@@ -171,22 +173,14 @@ def _resolve(
     return cells
 
 
-def filled(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    overrides: Sequence[str],
-    with_data: Callable[[Cell], Cell | Exception],
-) -> Plan:
-    """Make a plan of cells, each with the data that `with_data` gives it.
-
-    If `with_data` returns an exception instead of a cell, the column is unavailable.
-    """
-    plan = Plan(experiment, overrides=tuple(overrides))
+def filled(outlined: Plan, with_data: Callable[[Cell], Cell | Exception]) -> Plan:
+    """The plan with cells as `with_data` returns them; if it returns an exception instead, the column is unavailable."""
+    plan = replace(outlined, slots=[], unavailable={})
     seen: set[tuple[int, int, str]] = set()
-    for outlined in cells:
-        cell = with_data(outlined)
+    for slot in outlined.slots:
+        cell = with_data(slot)
         if isinstance(cell, Exception):
-            plan.unavailable.setdefault(outlined.column, str(cell))
+            plan.unavailable.setdefault(slot.column, str(cell))
             continue
         # an override on the command line can make grid points or seeds equal; they are then one run, not several
         if (place := (cell.row, cell.column, cell.cell_id)) not in seen:

@@ -24,7 +24,6 @@ from repro.errors import StoreError
 from repro.files import SEAL, write_atomic
 from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
-from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
 from repro.results import records
 from repro.store import Entry, Evaluation, Level, Store
@@ -287,20 +286,18 @@ class Records(Store):
             entry.tests.setdefault(folder.name, Tested(folder, record["tests"][test.name]))
 
 
-def restore(
-    experiment: Experiment, cells: Sequence[Cell], archived: Iterable[Archived], overrides: Sequence[str] = ()
-) -> tuple[Plan, Records]:
-    """The plan of an experiment and its recorded cells; cells without a record are missing."""
+def restore(outlined: Plan, archived: Iterable[Archived]) -> tuple[Plan, Records]:
+    """The plan with its recorded cells; cells without a record are missing."""
     known, store = {record["key"]: record for record in archived}, Records()
 
     def restored(cell: Cell) -> Cell:
         named = key(cell.config, cell.family)
-        cell = _restored(cell, known.get(named), origin(experiment, cell), named)
+        cell = _restored(cell, known.get(named), origin(outlined.experiment, cell), named)
         if named in known:
             store.add(cell, known[named])
         return cell
 
-    return filled(experiment, cells, overrides, restored), store
+    return filled(outlined, restored), store
 
 
 def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], named: str) -> Cell:

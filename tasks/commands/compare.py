@@ -195,8 +195,8 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
 def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]]:
     """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
     for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
-        read = compose.experiment(name, one)
-        yield from ((read, cell) for cell in reproduce.outline([read])[0])
+        (plan,) = reproduce.outline([compose.experiment(name, one)])
+        yield from ((plan.experiment, cell) for cell in plan.slots)
 
 
 def write_manifest(folder: Path, arguments: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:
