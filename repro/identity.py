@@ -107,7 +107,7 @@ class Results(OfFamily):
             for system, values in (one.get("baselines") or {}).items():
                 baselines.setdefault(system, {}).update(values)
         levels = (trained, *(one for _, one in evaluated.values()))
-        told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
+        by_set = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
         return cls(
             cell_id=entry.folder.name,
             folder=entry.folder,
@@ -116,7 +116,7 @@ class Results(OfFamily):
             facts=trained.get("facts") or {},
             tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
             baselines=baselines,
-            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
+            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in by_set.items()},
             seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
             evaluations={name: level for name, (level, _) in evaluated.items()},
             scored={k: Scored(one.get("data_sha256", ""), one.get("recipe")) for k, (_, one) in evaluated.items()},

@@ -43,8 +43,8 @@ class Plan:
         """Cell id -> cell; slots with the same training and scoring share one cell, which has all their test sets."""
         cells: dict[str, Cell] = {}
         for slot in self.slots:
-            known = cells.get(slot.cell_id)
-            cells[slot.cell_id] = known.with_tests(slot) if known else slot
+            shared = cells.get(slot.cell_id)
+            cells[slot.cell_id] = shared.with_tests(slot) if shared else slot
         return cells
 
     def at(self, row: int, column: int) -> list[Cell]:
@@ -127,9 +127,9 @@ def prepared(outlined: Sequence[Plan], tools: Tools, sweep: str = "") -> list[Pl
     results = {key: result for one in made for key, result in one.items()}
 
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
-        if isinstance(found := results[_key(cell)], Exception):
-            return found
-        return replace(cell, prepared=found.prepared, tests=found.tests, origin=origin(experiment, cell, sweep))
+        if isinstance(version := results[_key(cell)], Exception):
+            return version
+        return replace(cell, prepared=version.prepared, tests=version.tests, origin=origin(experiment, cell, sweep))
 
     plans = [filled(one, partial(with_data, one.experiment)) for one in outlined]
     if not any(one.slots for one in plans):

@@ -107,11 +107,11 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
             cells = [s for s in plan.slots if experiment.rows[s.row].label in claim.rows and key in dict(s.point)]
             points = [(keys[s.column], f"{dict(s.point)[key]:g}", s.seed, s.results(store)) for s in cells]
             runs = [(column, point, seed, cell) for column, point, seed, cell in points if cell is not None]
-        known: dict[str, dict[str, dict[int, float]]] = {}
+        by_column: dict[str, dict[str, dict[int, float]]] = {}
         for column, label, seed, cell in runs:
             if metric in cell.metrics:
-                known.setdefault(column, {}).setdefault(label, {})[seed] = cell.metrics[metric]
-        return known
+                by_column.setdefault(column, {}).setdefault(label, {})[seed] = cell.metrics[metric]
+        return by_column
 
     outcomes = []
     for claim in mine:

@@ -79,8 +79,8 @@ class Setting:
         return {"mapping.name", *self.values}
 
     def summary(self, metric: str) -> Mean | None:
-        found = [r.metrics[metric] for r in self.records if metric in r.metrics]
-        return mean_of(found) if found else None
+        scores = [r.metrics[metric] for r in self.records if metric in r.metrics]
+        return mean_of(scores) if scores else None
 
     @property
     def seeds(self) -> list[int]:
@@ -168,8 +168,8 @@ class Group:
     @cached_property
     def attention(self) -> dict[str, str]:
         """`split/metric` -> header for zeros and support, from the test set if measured there, or else from dev."""
-        known = {header: [m for m in self.measured if m.endswith(f"/{name}")] for name, header in ATTENTION}
-        return {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in known.items() if of}
+        by_header = {header: [m for m in self.measured if m.endswith(f"/{name}")] for name, header in ATTENTION}
+        return {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in by_header.items() if of}
 
     def metric(self, full: str) -> Metric:
         return metric_of(self.metrics, full)
@@ -342,18 +342,18 @@ def _block(group: Group) -> Block:
 
 def _data(group: Group) -> list[tuple[Setting, Results]]:
     """The different data of the settings: the first setting of each, with the test sets that other settings have too."""
-    found: list[tuple[Setting, Results]] = []
+    kinds: list[tuple[Setting, Results]] = []
     for setting in group.settings:
         for r in setting.records:
-            for i, (first, of) in enumerate(found):
+            for i, (first, of) in enumerate(kinds):
                 if r.data_sha256 == of.data_sha256 and all(of.scored.get(k, v) == v for k, v in r.scored.items()):
                     both: dict[str, Any] = {k: {**getattr(r, k), **getattr(of, k)} for k in MERGED}
                     systems = {k: {**r.baselines.get(k, {}), **of.baselines.get(k, {})} for k in both["baselines"]}
-                    found[i] = first, replace(of, **both | {"baselines": systems})
+                    kinds[i] = first, replace(of, **both | {"baselines": systems})
                     break
             else:
-                found.append((setting, r))
-    return found
+                kinds.append((setting, r))
+    return kinds
 
 
 def _of_data(
