@@ -59,10 +59,10 @@ class Convergence:
 
 def of(cell: Any) -> Convergence:
     """The convergence of a finished cell, from its results (`repro.identity.Results`)."""
-    known: Mapping[str, Metric] = cell.family.METRICS
-    if "best_epoch" not in known:
+    metrics: Mapping[str, Metric] = cell.family.METRICS
+    if "best_epoch" not in metrics:
         return Convergence("")
-    metric, epochs = known.get(cell.best_metric), (cell.config.get("train") or {}).get("max_epochs")
+    metric, epochs = metrics.get(cell.best_metric), (cell.config.get("train") or {}).get("max_epochs")
     verdict = judge(cell.scores_by_epoch, cell.metrics.get("best_epoch"), epochs, metric)
     if stuck := _stuck(cell.curves, cell.scores_by_epoch, cell.config, metric):
         return stuck
@@ -187,19 +187,19 @@ def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None,
     if not scores or not all(map(math.isfinite, scores)):
         if best_epoch is None or epochs is None or not 1 <= best_epoch <= epochs:
             return Convergence(UNKNOWN, "the best epoch is not recorded")
-        told = f"best epoch {best_epoch:.0f} of {epochs}"
+        when = f"best epoch {best_epoch:.0f} of {epochs}"
         if epochs < FEWEST:
-            return Convergence(UNKNOWN, f"{told}, fewer than {FEWEST}")
-        return Convergence(CONVERGED, told) if best_epoch < epochs else Convergence(UNKNOWN, f"{told}, no curve")
+            return Convergence(UNKNOWN, f"{when}, fewer than {FEWEST}")
+        return Convergence(CONVERGED, when) if best_epoch < epochs else Convergence(UNKNOWN, f"{when}, no curve")
     signed = [sign * s for s in scores]
     best = signed.index(max(signed)) + 1  # among equal scores, the first is the best
-    told = f"best epoch {best} of {len(scores)}"
+    when = f"best epoch {best} of {len(scores)}"
     if len(scores) < FEWEST:
-        return Convergence(UNKNOWN, f"{told}, fewer than {FEWEST}")
+        return Convergence(UNKNOWN, f"{when}, fewer than {FEWEST}")
     if best < len(scores):
-        return Convergence(CONVERGED, told)
+        return Convergence(CONVERGED, when)
     if len(scores) < WINDOW:
-        return Convergence(LEARNING, f"{told}, too few epochs to know the noise")
+        return Convergence(LEARNING, f"{when}, too few epochs to know the noise")
     gain, spread = signed[-1] - max(signed[:-1]), noise(signed[-WINDOW:])
     decimals += 1  # one more digit than the score, because gain and noise are small
     compared = f"last gain {gain:.{decimals}f} {'below' if gain < spread else 'not below'} noise {spread:.{decimals}f}"
@@ -228,15 +228,15 @@ def of_row(cells: Sequence[Any]) -> Convergence:
     fewer than three cells, or without curves, has the worst state of its cells.
     """
     whole, curves = together([cell.converged for cell in cells]), [cell.scores_by_epoch for cell in cells]
-    known = all(len(curve) >= FEWEST and all(map(math.isfinite, curve)) for curve in curves)
-    if len(curves) < RUNS or not known or whole.state not in (LEARNING, CONVERGED):
+    complete = all(len(curve) >= FEWEST and all(map(math.isfinite, curve)) for curve in curves)
+    if len(curves) < RUNS or not complete or whole.state not in (LEARNING, CONVERGED):
         return whole
     metric: Metric | None = cells[0].family.METRICS.get(cells[0].best_metric)
     sign, decimals = ((metric.better or 1), metric.decimals + 1) if metric else (1, 3)
     slope = mean_of([(curve[-1] - curve[-FEWEST]) / (FEWEST - 1) for curve in curves])
     low, _ = sorted(sign * end for end in slope.interval())
-    told = f"{slope.mean:+.{decimals}f}{interval(slope.interval(), slope.n, decimals)} an epoch at the end"
-    return Convergence(LEARNING if low > 0 else CONVERGED, told)
+    rise = f"{slope.mean:+.{decimals}f}{interval(slope.interval(), slope.n, decimals)} an epoch at the end"
+    return Convergence(LEARNING if low > 0 else CONVERGED, rise)
 
 
 def _merged(reasons: Sequence[str]) -> str:

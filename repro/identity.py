@@ -3,8 +3,8 @@
 The id of a training is a hash of everything that can change the weights: the resolved configuration (without the keys
 that set where to run and how to score), the content of the train and dev data, and the version of the training recipe.
 The id of an evaluation is a hash of the training's id, the content of the test set, the scoring keys (`EVALUATION_KEYS`
-of the family, or `decode`) and the version of the evaluation recipe. The Git commit and package versions are recorded
-but not hashed, because changing a comment must not invalidate every finished cell.
+of the family) and the version of the evaluation recipe. The Git commit and package versions are recorded but not
+hashed, because changing a comment must not invalidate every finished cell.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,15 +21,13 @@ from repro.rounding import digest as digest
 from repro.store import Damaged, Entry, Evaluation, Level, Store, check_names
 
 Stored = Mapping[str, Any]  # metrics.json of a training or an evaluation
-Point = tuple[tuple[str, Any], ...]  # a grid point: (parameter, value) of each parameter
+Point = tuple[tuple[str, Any], ...]  # a grid point: (dotted key, value) of each parameter
 READ_FOR_DATA = ("data", "encode", "task", "decode", "model", "plugins")  # nodes that may affect how data are prepared
 
 # Nodes that are left out of the hashed configuration. The hash covers the name and content of `data` and the content of
 # the `plugins` files instead; the other nodes do not change the result.
 NOT_IDENTITY = ("runtime", "logger", "launcher", "paths", "profile", "plugins", "data")
 SAID = ("family", "deviations")  # keys of `task` that do not change the result
-EVALUATION_KEYS = ("decode",)
-LATER_KEYS = ("train.class_weights", "train.average")  # added after cells had ids; while unset, not part of an id
 ASIDE_NODES = ("runtime", "logger", "launcher", "paths", "plugins")  # nodes in which two settings do not differ
 
 
@@ -109,7 +107,7 @@ class Results(OfFamily):
             for system, values in (one.get("baselines") or {}).items():
                 baselines.setdefault(system, {}).update(values)
         levels = (trained, *(one for _, one in evaluated.values()))
-        told = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
+        by_set = {"train": trained, **{name: one for name, (_, one) in evaluated.items()}}
         return cls(
             cell_id=entry.folder.name,
             folder=entry.folder,
@@ -118,7 +116,7 @@ class Results(OfFamily):
             facts=trained.get("facts") or {},
             tests={name: one.get("facts") or {} for name, (_, one) in evaluated.items()},
             baselines=baselines,
-            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in told.items()},
+            shortfalls={name: tuple(one.get("shortfalls") or ()) for name, one in by_set.items()},
             seconds=sum(float(one.get("seconds") or 0.0) for one in levels),
             evaluations={name: level for name, (level, _) in evaluated.items()},
             scored={k: Scored(one.get("data_sha256", ""), one.get("recipe")) for k, (_, one) in evaluated.items()},
@@ -307,11 +305,6 @@ def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
     return {**stored, "shortfalls": tuple(dict.fromkeys([*(stored.get("shortfalls") or ()), *now.shortfalls]))}
 
 
-def evaluation_keys(family: Family) -> tuple[str, ...]:
-    """The dotted keys of a configuration that only the evaluation uses."""
-    return tuple(getattr(family, "EVALUATION_KEYS", EVALUATION_KEYS))
-
-
 def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, Any], str, list[str]]:
     """Everything that a training depends on, except the content of its data.
 
@@ -327,7 +320,7 @@ def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, 
     # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content
     encode = relevant.get("encode") or {}
     relevant["encode"] = {k: Path(v).name if isinstance(v, str) else v for k, v in encode.items()}
-    for key in evaluation_keys(family):
+    for key in family.EVALUATION_KEYS:
         *path, last = key.split(".")
         node = relevant
         for part in path:
@@ -341,13 +334,13 @@ def scoring(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
     unset = [key for key in getattr(family, "LATER_KEYS", ()) if not value_at(config, key)]
     left_out = {*(f"task.{key}" for key in SAID), *unset}
     config = as_named(config, family)
-    return {key: value_at(config, key) for key in evaluation_keys(family) if key not in left_out}
+    return {key: value_at(config, key) for key in family.EVALUATION_KEYS if key not in left_out}
 
 
 def as_named(config: Mapping[str, Any], family: Family) -> dict[str, Any]:
-    """A configuration without unset LATER_KEYS, ours and a family's, and without the keys that the family leaves `unread`."""
+    """A configuration without a family's unset LATER_KEYS, and without the keys that it leaves `unread`."""
     named, unread = dict(config), getattr(family, "unread", lambda _: ())(config)
-    for key in (*LATER_KEYS, *getattr(family, "LATER_KEYS", ()), *unread):
+    for key in (*getattr(family, "LATER_KEYS", ()), *unread):
         node, _, last = key.rpartition(".")
         if isinstance(named.get(node), Mapping) and (key in unread or not named[node].get(last)):
             named[node] = {k: v for k, v in named[node].items() if k != last}

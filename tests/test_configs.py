@@ -246,7 +246,7 @@ def stand_in(monkeypatch, config) -> str:
     def test_set(config, *_):
         return TestSet(config["data"]["name"], repr(config["data"]), "")
 
-    fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, prepare_test=test_set)
+    fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, EVALUATION_KEYS=("decode",), prepare_test=test_set)
     fake.prepare = lambda config, _: Prepared(repr(config["data"]), "")
     monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setenv(identity.REGISTERED, ",".join(filter(None, (os.environ.get(identity.REGISTERED), name))))
@@ -256,7 +256,7 @@ def stand_in(monkeypatch, config) -> str:
 def planned(monkeypatch, experiment) -> plans.Plan:
     with compose.composer() as made:
         tools = plans.Tools(made, lambda config: stand_in(monkeypatch, config), compose.with_data)
-        return plans.planned([experiment], plans.outline([experiment], tools), tools)[0]
+        return plans.prepared(plans.outline([experiment], tools), tools)[0]
 
 
 PLANS = [pytest.param(*e, id="-".join(e), marks=[] if e[1] == "demo" else pytest.mark.slow) for e in EXPERIMENTS]
@@ -301,7 +301,8 @@ def test_the_configurations_in_records_are_those_of_configs(path, every):
     configs, typed = archive.configs(told), [f"profile={told['profile']}", *told["arguments"]]
     used: dict = {}
     request = Request.read(typed, REPRODUCE, [told["experiment"]])
-    one, cells = records.outlined(request, configs, used, here=False)
+    plan = records.outlined(request, configs, used, here=False)
+    one, cells = plan.experiment, plan.slots
     assert used == configs, "nothing was composed"
     assert {record["key"] for record in known} <= {archive.key(cell.config, cell.family) for cell in cells}
     if every or path.stem in ONE_OF_A_FAMILY:

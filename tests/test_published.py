@@ -108,7 +108,7 @@ def test_a_row_is_what_the_page_says_and_a_number_is_held_against_the_score_that
 
 @cache
 def wanted(name: str) -> list[Cell]:
-    return reproduce.outline([compose.experiment(name, "paper")])[0]
+    return reproduce.outline([compose.experiment(name, "paper")])[0].slots
 
 
 def test_every_declared_deviation_of_a_row_bars_its_verdict():
@@ -204,7 +204,7 @@ def test_a_deviation_says_only_what_its_paper_states(name, profile):
     one = compose.experiment(name, profile)
     one = replace(one, seeds=one.seeds[:1])
     texts = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
-    slots = [c.with_data(Prepared("", "", test=TestSet("test", "", ""))) for c in reproduce.outline([one])[0]]
+    slots = [c.with_data(Prepared("", "", test=TestSet("test", "", ""))) for c in reproduce.outline([one])[0].slots]
     for task in dict.fromkeys(slot.task for slot in slots):
         plan = Plan(one, [slot for slot in slots if slot.task == task])
         printed = [*one.deviations, *footers.of_settings(plan, plan.slots), *footers.of_tasks(texts, plan)]

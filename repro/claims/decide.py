@@ -70,35 +70,35 @@ class Evidence:
         return replace(self, scores=kept)
 
 
-def outcome_of(claim: Claim, known: Evidence) -> Outcome:
+def outcome_of(claim: Claim, evidence: Evidence) -> Outcome:
     """The outcome of a claim; it is not tested if a row that it names has no scores, unless the others contradict it."""
     if claim.told:
         word = UNTESTABLE if claim.untestable else UNTESTED if claim.untested else CONTRADICTED
         return Outcome(claim, word, Part(why=claim.told))
     others = (replace(claim, rows=f.rows, against=f.against or claim.against, forms=(f,)) for f in claim.forms)
-    outcome = replace(_tested(claim, known), forms=tuple(_tested(other, known) for other in others))
+    outcome = replace(_tested(claim, evidence), forms=tuple(_tested(other, evidence) for other in others))
     failed = {CONTRADICTED, EXCLUDED}
     same = failed if outcome.outcome in failed else {outcome.outcome}
     last = next((old for old in reversed(claim.history) if old.why != RULES or old.outcome not in same), None)
     if last is None or last.outcome in same or outcome.outcome == UNTESTED:
         return outcome
     new = outcome.outcome in DECIDED and bool(last.seeds)
-    confirmed = new and _tested(claim, known.without(last.seeds)).outcome == outcome.outcome
+    confirmed = new and _tested(claim, evidence.without(last.seeds)).outcome == outcome.outcome
     return replace(outcome, seen=True, confirmed=confirmed)
 
 
-def _tested(claim: Claim, known: Evidence) -> Outcome:
-    at = [c for m in claim.metrics for c in known.scores.get(m, {})]
+def _tested(claim: Claim, evidence: Evidence) -> Outcome:
+    at = [c for m in claim.metrics for c in evidence.scores.get(m, {})]
     columns, than = (_named(patterns, at) for patterns in (claim.columns, claim.than))
     if not set(columns) & set(at):
-        lacking = [m for m in claim.metrics if known.cells and not known.scores.get(m)]
+        lacking = [m for m in claim.metrics if evidence.cells and not evidence.scores.get(m)]
         return Outcome(
             claim, UNTESTED, Part(why=f"no finished cell has {lacking[0]}" if lacking else "no finished cells")
         )
-    samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, known, m, columns, than)]
-    made = [_decided(claim, *one, len(samples), *_doubts(claim, known, one[0], columns)) for one in samples]
+    samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, evidence, m, columns, than)]
+    made = [_decided(claim, *one, len(samples), *_doubts(claim, evidence, one[0], columns)) for one in samples]
     outcome, decides = _together(made)
-    metric = metric_of(known.metrics, decides.metric or claim.metrics[0])
+    metric = metric_of(evidence.metrics, decides.metric or claim.metrics[0])
     return Outcome(claim, outcome, decides, tuple(made), metric.decimals, metric.better)
 
 
@@ -122,10 +122,10 @@ class _Sample:
 
 
 def _samples(
-    claim: Claim, known: Evidence, metric: str, columns: Sequence[str], than: Sequence[str]
+    claim: Claim, evidence: Evidence, metric: str, columns: Sequence[str], than: Sequence[str]
 ) -> list[tuple[Part, _Sample]]:
     """The comparisons in one metric, including those with missing scores."""
-    of = {c: {r: _compared(claim, v) for r, v in rows.items()} for c, rows in known.scores.get(metric, {}).items()}
+    of = {c: {r: _compared(claim, v) for r, v in rows.items()} for c, rows in evidence.scores.get(metric, {}).items()}
     whole = claim.pooled or bool(than)
     groups = [list(columns)] if whole else [[c] for c in columns]
     if claim.test == "trend":
@@ -133,12 +133,12 @@ def _samples(
     made = []
     for row, other, group in itertools.product(claim.rows, claim.against, groups):
         ours, others = (_pooled(of, r, group, than) for r in (row, other))
-        same = all((metric, c) in known.alike for c in (*group, *than))
+        same = all((metric, c) in evidence.alike for c in (*group, *than))
         mine, theirs, paired = compared(ours, others, same)
         mean = float(np.mean(list(theirs.values()))) if theirs else math.nan
         differences = {s: v - (theirs[s] if paired else mean) for s, v in mine.items() if theirs}
         share = {c: len(cs) for cs in (group, than) for c in cs if differences and not claim.ratio}
-        over = [(known.noise(c, metric, row, other, mine, theirs, paired), n) for c, n in share.items()]
+        over = [(evidence.noise(c, metric, row, other, mine, theirs, paired), n) for c, n in share.items()]
         noise = Noise(*(math.hypot(*(getattr(of, k) / n for of, n in over)) for k in ("whole", "common")))
         gaps = {c: _gap(of.get(c, {}), row, other, same) for c in group if len(group) > 1}
         part = Part(row, "" if whole else group[0], other, metric, columns=gaps)
@@ -177,19 +177,20 @@ def _compared(claim: Claim, scores: Mapping[int, float]) -> Mapping[int, float]:
     return {s: 100 * math.log(v) if v > 0 else math.nan for s, v in scores.items()} if claim.ratio else scores
 
 
-def _doubts(claim: Claim, known: Evidence, part: Part, columns: Sequence[str]) -> tuple[str, str]:
+def _doubts(claim: Claim, evidence: Evidence, part: Part, columns: Sequence[str]) -> tuple[str, str]:
     """Two texts: why more training could undo "supported", and why it could undo "contradicted"."""
     at = [part.column] if part.column else list(columns)
 
     def learning(rows: Sequence[str]) -> list[str]:
-        return [known.doubts[c][r] for c in at for r in rows if claim.convergence and r in known.doubts.get(c, {})]
+        doubts = [(evidence.doubts.get(c, {}), r) for c in at for r in rows if claim.convergence]
+        return [of_column[r] for of_column, r in doubts if r in of_column]
 
-    better = metric_of(known.metrics, part.metric).better  # the direction in which training moves it
+    better = metric_of(evidence.metrics, part.metric).better  # the direction in which training moves it
     moves = better * claim.sign if claim.test in ("noninferiority", "superiority") else 0
     ours, theirs = learning(claim.rows if claim.grid else [part.row]), learning([part.against])
     support = [*(ours if moves <= 0 else []), *(theirs if moves >= 0 else [])]
     opposite = [*(ours if moves >= 0 else []), *(theirs if moves <= 0 else [])]
-    worth = known.scores.get(claim.worth_metric or part.metric, {})
+    worth = evidence.scores.get(claim.worth_metric or part.metric, {})
     little = [_worthless(claim, worth.get(c, {}), part.against or part.row) for c in at if claim.worth]
     support += filter(None, little)
     return " and ".join(sorted(set(support))), " and ".join(sorted(set(opposite)))
@@ -279,10 +280,10 @@ def _chance(claim: Claim, error: float, df: float) -> float:
     return max(2 * one - 1, 0.0) if claim.test == "equivalence" else one
 
 
-def _needs(claim: Claim, found: Mean, common: float, few: int, chance: float) -> int:
+def _needs(claim: Claim, mean: Mean, common: float, few: int, chance: float) -> int:
     """The runs a row, from the `few` of today, with which the test shows the claim with this chance; 0 if over `MOST`."""
-    of_runs = max(found.error**2 - common**2, 0.0) * few
-    at = ((n, math.sqrt(of_runs / n + common**2), found.df * n / few) for n in range(few, MOST + 1))
+    of_runs = max(mean.error**2 - common**2, 0.0) * few
+    at = ((n, math.sqrt(of_runs / n + common**2), mean.df * n / few) for n in range(few, MOST + 1))
     return next((n for n, error, df in at if _chance(claim, error, df) >= chance), 0)
 
 

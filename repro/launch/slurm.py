@@ -160,13 +160,13 @@ def parameters(fresh: Sequence[Cell], options: Mapping[str, Any]) -> dict[str, A
     """The parameters that submitit writes at the top of the batch script."""
     given = {key: options[key] for key in ("partition", "account", "qos", "time", "mem", "gres", "exclude")}
     given |= {"job_name": NAME, "signal_delay_s": options["notice"], "cpus_per_task": options["cpus"]}
-    known = {k: v for k, v in (given | {"array_parallelism": options["parallel"]}).items() if v is not None}
+    parameters = {k: v for k, v in (given | {"array_parallelism": options["parallel"]}).items() if v is not None}
     # the folders from which the engine and the cells' families are imported
     files = {cell.module: Path(sys.modules[cell.module].__file__ or "").resolve() for cell in fresh}
     roots = {ROOT, *(file.parents[module.count(".")] for module, file in files.items())}
-    known["setup"] = [*options["setup"], f"export PYTHONPATH={shlex.quote(':'.join(map(str, roots)))}:$PYTHONPATH"]
-    known["additional_parameters"] = {"requeue": True, **dict(map(pair, options["sbatch"]))}
-    return known
+    parameters["setup"] = [*options["setup"], f"export PYTHONPATH={shlex.quote(':'.join(map(str, roots)))}:$PYTHONPATH"]
+    parameters["additional_parameters"] = {"requeue": True, **dict(map(pair, options["sbatch"]))}
+    return parameters
 
 
 class Element:

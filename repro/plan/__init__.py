@@ -1,7 +1,7 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
 Every configuration is resolved and checked before any data are read (`outline`). Then every data set is prepared once,
-several in parallel (`planned`).
+several in parallel (`prepared`).
 """
 
 import itertools
@@ -28,7 +28,7 @@ class Plan:
     """An experiment with its cells.
 
     Attributes:
-        slots: the cell of each place of the table: row, column, grid point and seed.
+        slots: the cell of each place of the table: row, column, grid point and seed; without data until `prepared`.
         unavailable: number of a column without cells -> the reason.
         overrides: the user's overrides.
     """
@@ -43,8 +43,8 @@ class Plan:
         """Cell id -> cell; slots with the same training and scoring share one cell, which has all their test sets."""
         cells: dict[str, Cell] = {}
         for slot in self.slots:
-            known = cells.get(slot.cell_id)
-            cells[slot.cell_id] = known.with_tests(slot) if known else slot
+            shared = cells.get(slot.cell_id)
+            cells[slot.cell_id] = shared.with_tests(slot) if shared else slot
         return cells
 
     def at(self, row: int, column: int) -> list[Cell]:
@@ -64,6 +64,7 @@ class Tools:
         compose: (all overrides, the overrides that the user typed) -> resolved, checked configuration.
         module_of: configuration -> name of its family's module.
         with_data: (configuration, name of a data set) -> the configuration with that set's data node.
+        check: raises ConfigError if the user's overrides do not fit an experiment, before its cells are composed.
         progress: creates the object to which a loader reports its progress; None by default.
         unavailable: exceptions of a loader that mean that data are unavailable; the column is then left out, with the
             reason.
@@ -72,6 +73,7 @@ class Tools:
     compose: Callable[[Sequence[str], Sequence[str]], Config]
     module_of: Callable[[Config], str]
     with_data: Callable[[Config, str], Config]
+    check: Callable[[Experiment, Sequence[str]], None] = lambda experiment, overrides: None
     progress: Callable[[], Any] = type(None)
     unavailable: tuple[type[Exception], ...] = ()
 
@@ -82,58 +84,58 @@ def points(grid: Mapping[str, Sequence[Any]] | None) -> list[Point]:
     return [tuple(zip(grid, values)) for values in itertools.product(*grid.values())]
 
 
-def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[list[Cell]]:
-    """The cells of each experiment, with resolved and checked configurations; no data are read. Raises `ConfigError`."""
+def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence[str] = ()) -> list[Plan]:
+    """The plan of each experiment, with resolved and checked configurations; no data are read. Raises `ConfigError`."""
     problems: dict[str, list[str]] = {}  # error -> where
-    cells = [_resolve(one, tools, overrides, problems) for one in experiments]
+    for one in experiments:
+        tools.check(one, overrides)
+    made = [Plan(one, _resolve(one, tools, overrides, problems), overrides=tuple(overrides)) for one in experiments]
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
         titles = ", ".join(one.title for one in experiments)
         raise ConfigError(
             f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}"
         )
-    if not any(cells):
+    if not any(one.slots for one in made):
         raise ConfigError("the experiment has no rows or columns")
-    return cells
+    return made
 
 
-def planned(
-    experiments: Sequence[Experiment],
-    cells: Sequence[Sequence[Cell]],
-    tools: Tools,
-    overrides: Sequence[str] = (),
-    sweep: str = "",
-) -> list[Plan]:
-    """The plans of experiments, once the data of their cells (`outline`) are prepared, each data set once.
+def prepared(outlined: Sequence[Plan], tools: Tools, sweep: str = "") -> list[Plan]:
+    """The plans with the data of all their cells, each data set prepared once.
 
     With several workers, several data sets are prepared at a time, in processes of their own; the versions of a data set
     are prepared one after the other, because they share what is fetched. Raises a loader's error, except that data are
-    unavailable.
+    unavailable, and ConfigError if all are.
     """
     jobs: dict[str, dict[str, Cell]] = {}  # name of a data set -> `_key` of a version -> a cell that needs it
-    for cell in itertools.chain.from_iterable(cells):
+    for cell in (slot for one in outlined for slot in one.slots):
         jobs.setdefault(cell.config["data"]["name"], {}).setdefault(_key(cell), cell)
-    prepared = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
+    prepare_all = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
     workers = min(len(jobs), cell.config["runtime"]["workers"])
     if workers > 1 and pool.forks():
         quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
         with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
             try:
-                made = list(executor.map(prepared, jobs.values()))
+                made = list(executor.map(prepare_all, jobs.values()))
             except BaseException:  # the others, at work for minutes perhaps, end too
                 for process in mp.active_children():
                     process.terminate()
                 raise
     else:
-        made = list(map(prepared, jobs.values()))
+        made = list(map(prepare_all, jobs.values()))
     results = {key: result for one in made for key, result in one.items()}
 
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
-        if isinstance(found := results[_key(cell)], Exception):
-            return found
-        return replace(cell, prepared=found.prepared, tests=found.tests, origin=origin(experiment, cell, sweep))
+        if isinstance(version := results[_key(cell)], Exception):
+            return version
+        return replace(cell, prepared=version.prepared, tests=version.tests, origin=origin(experiment, cell, sweep))
 
-    return [filled(one, of, overrides, partial(with_data, one)) for one, of in zip(experiments, cells)]
+    plans = [filled(one, partial(with_data, one.experiment)) for one in outlined]
+    if not any(one.slots for one in plans):
+        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in plans for c, why in p.unavailable.items())
+        raise ConfigError(f"no column can be run: {told}")
+    return plans
 
 
 def _resolve(
@@ -148,12 +150,12 @@ def _resolve(
             grid = row.grids.get(column.grid)
             if grid == "own":
                 grid = tools.compose([*base, *overrides], overrides)["mapping"].get("grid")
-            keys = {key: key if "." in key else f"mapping.{key}" for key in grid or ()}
-            if grid and given & {*keys.values()}:  # parameters that the user sets are not searched
+            grid = {key if "." in key else f"mapping.{key}": values for key, values in (grid or {}).items()}
+            if given & grid.keys():  # parameters that the user sets are not searched
                 config = tools.compose([*base, *overrides], overrides)
-                grid = {k: [value_at(config, keys[k])] if keys[k] in given else v for k, v in grid.items()}
+                grid = {k: [value_at(config, k)] if k in given else v for k, v in grid.items()}
             for point, seed in itertools.product(points(grid), experiment.seeds):
-                assigned = [f"{keys[key]}={text(value)}" for key, value in point]
+                assigned = [f"{key}={text(value)}" for key, value in point]
                 config = tools.compose([*base, *assigned, f"seed={seed}", *overrides], overrides)
                 further = {name: tools.with_data(config, name)["data"] for name in column.evaluate}
                 module = tools.module_of(config)
@@ -171,22 +173,14 @@ def _resolve(
     return cells
 
 
-def filled(
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    overrides: Sequence[str],
-    with_data: Callable[[Cell], Cell | Exception],
-) -> Plan:
-    """Make a plan of cells, each with the data that `with_data` gives it.
-
-    If `with_data` returns an exception instead of a cell, the column is unavailable.
-    """
-    plan = Plan(experiment, overrides=tuple(overrides))
+def filled(outlined: Plan, with_data: Callable[[Cell], Cell | Exception]) -> Plan:
+    """The plan with cells as `with_data` returns them; if it returns an exception instead, the column is unavailable."""
+    plan = replace(outlined, slots=[], unavailable={})
     seen: set[tuple[int, int, str]] = set()
-    for outlined in cells:
-        cell = with_data(outlined)
+    for slot in outlined.slots:
+        cell = with_data(slot)
         if isinstance(cell, Exception):
-            plan.unavailable.setdefault(outlined.column, str(cell))
+            plan.unavailable.setdefault(slot.column, str(cell))
             continue
         # an override on the command line can make grid points or seeds equal; they are then one run, not several
         if (place := (cell.row, cell.column, cell.cell_id)) not in seen:
@@ -198,7 +192,7 @@ def filled(
 
 def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str]:
     """`Cell.origin` of a slot: the experiment or sweep, the row with its grid point, and the column and its heading."""
-    point = "".join(f" {key}={value}" for key, value in cell.point)
+    point = "".join(f" {key.removeprefix('mapping.')}={value}" for key, value in cell.point)
     named = {"sweep": sweep} if sweep else {"experiment": experiment.name}
     column = experiment.columns[cell.column]
     return {**named, "row": f"{experiment.rows[cell.row].label}{point}", "column": column.key, "heading": column.label}

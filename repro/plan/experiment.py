@@ -20,6 +20,7 @@ the grid in the mapping's yaml file.
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from typing import Any
 
 from repro import options
@@ -75,6 +76,10 @@ class Row:
     @property
     def changes(self) -> tuple[str, ...]:
         return (f"mapping={self.mapping}", *self.overrides)
+
+
+# What a user adds: a row for each of several values, and one row in their place whose `grids` are these values, or None.
+Added = tuple[Sequence[Row], Row | None]
 
 
 @dataclass(frozen=True)
@@ -135,6 +140,46 @@ class Experiment:
     footers: tuple[str, ...] = ()
     paired: bool = False
     profiles: tuple[Profile, ...] = ()  # those of the file, while it is read
+
+    def adapted(
+        self,
+        rows: Sequence[str] = (),
+        columns: Sequence[str] = (),
+        seeds: Sequence[int] = (),
+        added: Iterable[Added] = (),
+        data: str = "",
+    ) -> "Experiment":
+        """The experiment as a command changes it.
+
+        Args:
+            rows, columns: patterns of those to keep, by label, of columns also by key; their order stays.
+            seeds: in place of its own.
+            added: further rows; if every column selects a grid point, those with a grid.
+            data: name of the user's data; it becomes the heading, and no paper is compared.
+
+        Raises ConfigError if a pattern matches nothing.
+        """
+        kept = self._fitting("columns", columns, [((column.key, column.label), column) for column in self.columns])
+        own = self._fitting("rows", rows, [((row.label,), row) for row in self.rows])
+        selected = all(column.select is not None for column in kept)
+        for each, tuned in added:
+            grids = {column.grid: tuned.grids for column in kept} if tuned else {}
+            own += [replace(tuned, grids=grids)] if tuned and selected else each
+        adapted = replace(self, rows=tuple(own), columns=tuple(kept), seeds=tuple(seeds) or self.seeds)
+        if not data:
+            return adapted
+        labels = [f"{data}, {column.key}" if len(kept) > 1 else data for column in kept]
+        told = {"published": (), "not_comparable": "other data"}
+        kept = [replace(column, label=label, **told) for column, label in zip(kept, labels)]
+        return replace(adapted, columns=tuple(kept), opening="")  # the opening is about the experiment's own data
+
+    def _fitting(self, what: str, patterns: Sequence[str], named: Sequence[tuple[Sequence[str], Any]]) -> list[Any]:
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for names, _ in named for name in names):
+                where = f"{what}={pattern} matches no {what[:-1]} of {self.name}, profile={self.profile}"
+                known = "; ".join(names[0] for names, _ in named)
+                raise ConfigError(f"{where}: {known} (several: '{what}=ONE|OTHER')")
+        return [one for names, one in named if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names)]
 
     def problems(self) -> list[str]:
         """Errors in the names that a file uses, such as names it does not define, and in related values."""

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,11 @@ Printed = Callable[[Results], Mapping[str, str]]  # a cell -> metric -> the numb
 
 
 def write(
-    records: Sequence[Results],
+    groups: Sequence[Group],
     folder: Path,
     title: str,
     notes: Sequence[str] = (),
     printed: Printed = lambda record: {},
-    named: Collection[str] = (),
     lost: Sequence[Lost] = (),
 ) -> tuple[Table, list[Path]]:
     """Compare finished cells; write table.{txt,md,csv,tex}, runs.csv, plots/*.{svg,csv} and dashboard.html in `folder`.
@@ -35,14 +34,14 @@ def write(
     Args:
         notes: sentences to print below the table.
         printed: the papers' numbers, for the page.
-        named: keys that every setting names. lost: the cells without a result.
+        lost: the cells without a result.
 
     Returns:
         The table, and the paths of the files.
     """
-    table, files = contents(records, title, notes, named, lost)
-    files[RUNS] = runs.to_csv(compare.groups(records, named), lost)
-    made = part(dashboard, records, title, [*compare.told(lost, len(records)), *notes], printed)
+    table, files = contents(groups, title, notes, lost)
+    files[RUNS] = runs.to_csv(groups, lost)
+    made = part(dashboard, groups, title, [*compare.told(lost, sum(len(g.cells) for g in groups)), *notes], printed)
     if made.note:
         logging.getLogger(__name__).warning("no %s: %s", DASHBOARD, made.note)
     else:
@@ -53,14 +52,9 @@ def write(
 
 
 def contents(
-    records: Sequence[Results],
-    title: str,
-    notes: Sequence[str] = (),
-    named: Collection[str] = (),
-    lost: Sequence[Lost] = (),
+    groups: Sequence[Group], title: str, notes: Sequence[str] = (), lost: Sequence[Lost] = ()
 ) -> tuple[Table, dict[str, str]]:
     """The table, and the content of the files that `write` writes (path -> text)."""
-    groups = compare.groups(records, named)
     table = compare.table(groups, "table", title, notes, lost)
     files = {f"table{suffix}": text for suffix, text in render.files(table).items()}
     for group in groups:
@@ -73,18 +67,19 @@ def contents(
 
 
 def dashboard(
-    records: Sequence[Results], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
+    groups: Sequence[Group], title: str, notes: Sequence[str] = (), printed: Printed = lambda record: {}
 ) -> str:
     """A page of all cells with selects that filter by task, data, mapping and seed.
 
     Each task has a view of all seeds, and one of each seed if there are several, so that every mean and interval is
     computed here; the selects only show and hide.
     """
-    seeds, table = sorted({r.seed for r in records}), compare.table(compare.groups(records), "", title, notes)
+    records, table = [r for group in groups for r in group.cells], compare.table(groups, "", title, notes)
+    seeds = sorted({r.seed for r in records})
     views = [
         {"anchor": f"v{seed}g{i}", "seed": str(seed), "task": group.task, **_view(group, printed)}
         for seed in ("", *(seeds if len(seeds) > 1 else ()))
-        for i, group in enumerate(compare.groups([r for r in records if seed in ("", r.seed)]))
+        for i, group in enumerate(groups if seed == "" else filter(None, (group.of(seed) for group in groups)))
     ]
     filters = {
         name: list(dict.fromkeys(r.config[name]["name"] for r in records)) for name in ("task", "data", "mapping")

@@ -24,7 +24,6 @@ from repro.errors import StoreError
 from repro.files import SEAL, write_atomic
 from repro.identity import Cell, Results, computed_from, digest, scoring
 from repro.plan import Plan, filled, origin
-from repro.plan.experiment import Experiment
 from repro.protocol import Family, Prepared, TestSet
 from repro.results import records
 from repro.store import Entry, Evaluation, Level, Store
@@ -64,17 +63,17 @@ def collect(
     asked: dict[str, tuple[Cell, set[str]]] = {}
     for cell in cells:
         asked.setdefault(key(cell.config, cell.family), (cell, set()))[1].update(cell.further)
-    known = {record["key"]: record for record in earlier}
-    found, lost = [], []
+    by_key = {record["key"]: record for record in earlier}
+    kept, lost = [], []
     for named, (cell, tests) in asked.items():
         made = record(stored[named], tests, named) if named in stored else None
-        if made is None and named in known and tests <= known[named]["tests"].keys():
-            made = known[named]
+        if made is None and named in by_key and tests <= by_key[named]["tests"].keys():
+            made = by_key[named]
         if made is None:
             lost.append(cell)
         else:
-            found.append(made)
-    return found, lost
+            kept.append(made)
+    return kept, lost
 
 
 def _written(one: Results) -> float:
@@ -124,9 +123,9 @@ def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _made(level: Level) -> dict[str, Any]:
-    told = level.provenance()
-    kept = {k: told[k] for k in MADE_WITH if k in told}
-    return kept | {"packages": {"torch": (told.get("packages") or {}).get("torch")}}
+    provenance = level.provenance()
+    kept = {k: provenance[k] for k in MADE_WITH if k in provenance}
+    return kept | {"packages": {"torch": (provenance.get("packages") or {}).get("torch")}}
 
 
 def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
@@ -167,8 +166,8 @@ def packed_configs(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     rows = {}
     for name, config in sorted(configs.items()):
         texts = {node: json.dumps(value, sort_keys=True) for node, value in sorted(config.items())}
-        rows[name] = [(known := nodes.setdefault(node, {})).setdefault(t, len(known)) for node, t in texts.items()]
-    return {"nodes": {node: [*map(json.loads, known)] for node, known in nodes.items()}, "configs": rows}
+        rows[name] = [(ids := nodes.setdefault(node, {})).setdefault(t, len(ids)) for node, t in texts.items()]
+    return {"nodes": {node: [*map(json.loads, ids)] for node, ids in nodes.items()}, "configs": rows}
 
 
 def configs(asked: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -287,20 +286,18 @@ class Records(Store):
             entry.tests.setdefault(folder.name, Tested(folder, record["tests"][test.name]))
 
 
-def restore(
-    experiment: Experiment, cells: Sequence[Cell], archived: Iterable[Archived], overrides: Sequence[str] = ()
-) -> tuple[Plan, Records]:
-    """The plan of an experiment and its recorded cells; cells without a record are missing."""
-    known, store = {record["key"]: record for record in archived}, Records()
+def restore(outlined: Plan, archived: Iterable[Archived]) -> tuple[Plan, Records]:
+    """The plan with its recorded cells; cells without a record are missing."""
+    by_key, store = {record["key"]: record for record in archived}, Records()
 
     def restored(cell: Cell) -> Cell:
         named = key(cell.config, cell.family)
-        cell = _restored(cell, known.get(named), origin(experiment, cell), named)
-        if named in known:
-            store.add(cell, known[named])
+        cell = _restored(cell, by_key.get(named), origin(outlined.experiment, cell), named)
+        if named in by_key:
+            store.add(cell, by_key[named])
         return cell
 
-    return filled(experiment, cells, overrides, restored), store
+    return filled(outlined, restored), store
 
 
 def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], named: str) -> Cell:
@@ -320,5 +317,5 @@ def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], na
 def from_records(plan: Plan, where: str) -> Plan:
     """The same plan with an added footer that says that nothing was run for the table."""
     one = plan.experiment
-    told = f"From records ({where}): nothing was run for this table."
-    return replace(plan, experiment=replace(one, footers=(told, *one.footers)))
+    note = f"From records ({where}): nothing was run for this table."
+    return replace(plan, experiment=replace(one, footers=(note, *one.footers)))

@@ -13,10 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-PACKAGES = (
-    "sparse-attention torch fairseq-fixed hydra-core numpy sacrebleu rouge-score "
-    "sacremoses subword-nmt sentencepiece scikit-learn"
-).split()
 ROOT = Path(__file__).resolve().parents[2]
 LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-fairseq.lock")
 
@@ -28,7 +24,7 @@ def collect() -> dict[str, Any]:
         "python": platform.python_version(),
         "kernels": kernels_version(),
         "locked": not unlocked() if LOCKS[0].is_file() else None,
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in ("sparse-attention", *pinned()) if (version := _version(name))},
         "machine": {"system": platform.system(), "cpu": _cpu(), "cores": os.cpu_count(), "gpu": _gpu()},
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -56,17 +52,18 @@ def kernels_version() -> str:
 
 
 @lru_cache(maxsize=1)
-def unlocked() -> tuple[str, ...]:
-    """Packages in the lock files that are not installed here or have another version.
-
-    Lines for other platforms and Python versions are skipped.
-    """
+def pinned() -> dict[str, str]:
+    """The packages in the lock files and their versions, without those for other platforms and Python versions."""
     from packaging.markers import Marker
 
     text = "\n".join(path.read_text(encoding="utf-8") for path in LOCKS if path.is_file())
     lines = re.findall(r"^([\w.-]+)==([^\s;]+)(?: ; ([^\\\n]+))?", text, re.M)
-    pinned = [(name, version) for name, version, where in lines if not where or Marker(where.strip()).evaluate()]
-    return tuple(name for name, locked in pinned if (_version(name) or "").split("+")[0] != locked.split("+")[0])
+    return {name: version for name, version, where in lines if not where or Marker(where.strip()).evaluate()}
+
+
+def unlocked() -> list[str]:
+    """The packages in the lock files that are not installed here or have another version."""
+    return [name for name, at in pinned().items() if (_version(name) or "").split("+")[0] != at.split("+")[0]]
 
 
 def _git(*arguments: str) -> str:

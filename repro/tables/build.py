@@ -103,16 +103,15 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
     def scores(claim: Claim, metric: str) -> dict[str, dict[str, dict[int, float]]]:
         runs = [(*at, cell.seed, cell) for at, row in rows.items() for cell in row.results]
         if claim.grid:
-            cells = [
-                s for s in plan.slots if experiment.rows[s.row].label in claim.rows and claim.grid in dict(s.point)
-            ]
-            points = [(keys[s.column], f"{dict(s.point)[claim.grid]:g}", s.seed, s.results(store)) for s in cells]
+            key = claim.grid if "." in claim.grid else f"mapping.{claim.grid}"
+            cells = [s for s in plan.slots if experiment.rows[s.row].label in claim.rows and key in dict(s.point)]
+            points = [(keys[s.column], f"{dict(s.point)[key]:g}", s.seed, s.results(store)) for s in cells]
             runs = [(column, point, seed, cell) for column, point, seed, cell in points if cell is not None]
-        known: dict[str, dict[str, dict[int, float]]] = {}
+        by_column: dict[str, dict[str, dict[int, float]]] = {}
         for column, label, seed, cell in runs:
             if metric in cell.metrics:
-                known.setdefault(column, {}).setdefault(label, {})[seed] = cell.metrics[metric]
-        return known
+                by_column.setdefault(column, {}).setdefault(label, {})[seed] = cell.metrics[metric]
+        return by_column
 
     outcomes = []
     for claim in mine:
@@ -193,7 +192,7 @@ class _Column:
             said.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
         for slot in slots:
             if slot.cell_id in self.failed and slot.cell_id not in results:
-                point = ", ".join(f"{key}={value}" for key, value in slot.point)
+                point = _listed(slot.point)
                 why = self.failed[slot.cell_id].partition("\n")[0]
                 self.losses.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {why}")
         return results, note
@@ -257,6 +256,10 @@ def baselines(cell: Results, shown: Mapping[str, Metric], split: str, blanks: in
     return rows
 
 
+def _listed(point: Point) -> str:
+    return ", ".join(f"{key.removeprefix('mapping.')}={value}" for key, value in point)
+
+
 def select(slots: Sequence[Cell], results: Mapping[str, Results], by: Select | None) -> tuple[list[Results], str]:
     """The results of the best grid point, and a description of that point."""
     by_point: dict[Point, list[Results]] = {}
@@ -273,7 +276,7 @@ def select(slots: Sequence[Cell], results: Mapping[str, Results], by: Select | N
     if not means:
         return [], ""
     best = max(means, key=means.__getitem__)
-    detail = ", ".join(f"{key}={value}" for key, value in best)
+    detail = _listed(best)
     if len(by_point) > 1:
         detail += f", best of {len(means)} on dev"
         if len(means) < len(by_point):

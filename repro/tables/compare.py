@@ -1,11 +1,12 @@
 """Compare finished cells in a table: one row per setting, with mean and standard deviation over the setting's seeds.
 
 A setting is everything that a cell depends on except the seed. Cells with different data, profile, recipe or scoring
-are in separate rows and are never averaged. Every row names how it differs from the others.
+are in separate rows and are never averaged. A row is named by its point in the grid of the plan that asked for its
+cells; rows without a plan, or with one point, are named by what differs between them.
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, TypeGuard
@@ -28,6 +29,8 @@ NAMED = ("task", "mapping", "data", "model", "optim", "schedule", "profile")  # 
 MERGED = ("scored", "tests", "signatures", "baselines")  # fields of `Results` by test set
 NOT_SHOWN = ("loss", "ppl")
 MOST_LOST = 12  # maximum number of cells without a result that are listed below the table
+Points = Mapping[str, Mapping[str, Any]]  # id of a cell -> its point in the grid of a plan: dotted key -> value
+NO_PLAN: Points = {}
 MOST_SCORES = 4  # maximum number of scores per test set in the table; runs.csv has all scores
 CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between settings of the same configuration
     "data content": lambda r: r.data_sha256[:8],
@@ -41,8 +44,7 @@ CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between
 class Setting:
     """Cells that differ only in their seed.
 
-    `differs` has the options, other than the mapping and its parameters, in which this setting differs from the task's
-    other settings, as dotted key -> value.
+    `differs` has what names this setting besides the mapping and its parameters, as dotted key -> value.
     """
 
     records: list[Results]
@@ -64,17 +66,21 @@ class Setting:
     @property
     def detail(self) -> str:
         """The setting's parameters and differences as text."""
-        shown = {**self.parameters, **{k.removeprefix("mapping."): v for k, v in self.differs.items()}}
-        return ", ".join(f"{key}={text(value)}" for key, value in shown.items())
+        return listed(self.values)
 
     @property
     def values(self) -> dict[str, Any]:
         """The setting's parameters and differences, as dotted key -> value."""
         return {**{f"mapping.{k}": v for k, v in self.parameters.items()}, **self.differs}
 
+    @property
+    def own(self) -> set[str]:
+        """The keys that need not be added to the name."""
+        return {"mapping.name", *self.values}
+
     def summary(self, metric: str) -> Mean | None:
-        found = [r.metrics[metric] for r in self.records if metric in r.metrics]
-        return mean_of(found) if found else None
+        scores = [r.metrics[metric] for r in self.records if metric in r.metrics]
+        return mean_of(scores) if scores else None
 
     @property
     def seeds(self) -> list[int]:
@@ -102,8 +108,7 @@ class Lost:
 
     @property
     def text(self) -> str:
-        told = ", ".join(f"{key}={text(value)}" for key, value in self.point.items())
-        place = f"{self.task}: {self.mapping}{f' ({told})' if told else ''}, seed {self.seed}"
+        place = f"{self.task}: {self.mapping}{f' ({listed(self.point)})' if self.point else ''}, seed {self.seed}"
         return f"{place}: {': '.join(filter(None, (self.state, self.why)))}"
 
 
@@ -125,13 +130,22 @@ class Group:
     settings: list[Setting]
 
     @property
+    def cells(self) -> list[Results]:
+        return [r for s in self.settings for r in s.records]
+
+    def of(self, seed: int) -> "Group | None":
+        """The cells with this seed, or None if there are none."""
+        settings = [replace(s, records=[r for r in s.records if r.seed == seed]) for s in self.settings]
+        return Group(self.task, found) if (found := [s for s in settings if s.records]) else None
+
+    @property
     def metrics(self) -> Mapping[str, Metric]:
-        return self.settings[0].first.family.METRICS
+        return self.cells[0].family.METRICS
 
     @cached_property
     def measured(self) -> list[str]:
         """Every `split/metric` that at least one cell has."""
-        return list(dict.fromkeys(m for s in self.settings for r in s.records for m in r.metrics))
+        return list(dict.fromkeys(m for r in self.cells for m in r.metrics))
 
     @cached_property
     def scores(self) -> list[str]:
@@ -154,8 +168,8 @@ class Group:
     @cached_property
     def attention(self) -> dict[str, str]:
         """`split/metric` -> header for zeros and support, from the test set if measured there, or else from dev."""
-        known = {header: [m for m in self.measured if m.endswith(f"/{name}")] for name, header in ATTENTION}
-        return {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in known.items() if of}
+        by_header = {header: [m for m in self.measured if m.endswith(f"/{name}")] for name, header in ATTENTION}
+        return {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in by_header.items() if of}
 
     def metric(self, full: str) -> Metric:
         return metric_of(self.metrics, full)
@@ -166,6 +180,11 @@ def text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.12g}"  # as `_plain`: two values have two texts
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def listed(values: Mapping[str, Any]) -> str:
+    """Options, as dotted key -> value, in one line."""
+    return ", ".join(f"{key.removeprefix('mapping.')}={text(value)}" for key, value in values.items())
 
 
 # ---- selection of cells
@@ -216,11 +235,8 @@ def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Resu
 # ---- settings
 
 
-def groups(records: Sequence[Results], named: Collection[str] = ()) -> list[Group]:
-    """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order.
-
-    Every setting has the keys `named`, such as `model.hidden_dim`, even if all have the same value.
-    """
+def groups(records: Sequence[Results], points: Points = NO_PLAN) -> list[Group]:
+    """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order."""
     by_task: dict[tuple[str, str], dict[Any, list[Results]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
@@ -230,27 +246,18 @@ def groups(records: Sequence[Results], named: Collection[str] = ()) -> list[Grou
         # records with different test sets or evaluation recipes go into separate rows
         apart = tuple((n, w) for n, w in sorted(r.scored.items()) if len(variants[r.setting, n]) > 1)
         by_task.setdefault((r.config["task"]["name"], r.module), {}).setdefault((r.setting, apart), []).append(r)
-    return [Group(task, _told_apart(list(found.values()), named)) for (task, _), found in sorted(by_task.items())]
+    return [Group(task, _told_apart(list(found.values()), points)) for (task, _), found in sorted(by_task.items())]
 
 
-def _told_apart(by_setting: Sequence[list[Results]], named: Collection[str] = ()) -> list[Setting]:
+def _told_apart(by_setting: Sequence[list[Results]], points: Points) -> list[Setting]:
     settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
-    keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
-    absent = object()
-    wanted = {k for k in keys if k in named or k.removesuffix(".name") in named} - {"task.name", "mapping.name"}
-    varied = [k for k in keys if k in wanted or len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
+    at: dict[str, list[Setting]] = {}
     for s in settings:
-        own = {f"mapping.{k}" for k in ("name", *s.parameters)}
-        if search := getattr(s.first.family, "SEARCH", ""):  # only the searched values of this mapping
-            own |= {k for k in varied if k.startswith(search) and not k.startswith(f"{search}.{s.mapping}.")}
-        # an architecture's own keys follow from its name, unless its settings differ in them
-        same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]
-        implied = {k for k in varied if k.startswith("model.") and len({str(f.get(k, absent)) for f in same}) == 1}
-        s.differs = {
-            k: s.first.flat[k]
-            for k in varied
-            if k in s.first.flat and k not in own | (implied - {"model.name", *wanted})
-        }
+        point = points.get(s.first.cell_id, {})
+        s.differs = {key: s.first.flat.get(key, value) for key, value in point.items() if key not in s.own}
+        at.setdefault(str(point), []).append(s)
+    for of_point in at.values():
+        _add_differences(of_point)
     for said, of in CONTENT.items():
         alike: dict[str, list[Setting]] = {}
         for s in settings:
@@ -268,6 +275,22 @@ def _told_apart(by_setting: Sequence[list[Results]], named: Collection[str] = ()
     return sorted(settings, key=place)
 
 
+def _add_differences(settings: Sequence[Setting]) -> None:
+    """Add to `differs` the options in which settings differ."""
+    keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
+    absent = object()
+    varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
+    for s in settings:
+        own = s.own
+        if search := getattr(s.first.family, "SEARCH", ""):  # only the searched values of this mapping
+            own |= {k for k in varied if k.startswith(search) and not k.startswith(f"{search}.{s.mapping}.")}
+        # an architecture's own keys follow from its name, unless its settings differ in them
+        same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]
+        implied = {k for k in varied if k.startswith("model.") and len({str(f.get(k, absent)) for f in same}) == 1}
+        own |= implied - {"model.name"}
+        s.differs |= {k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own}
+
+
 def is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
@@ -280,7 +303,7 @@ def table(
 ) -> Table:
     """The settings as a table, with one block per task and one row per setting; cells without a result are listed."""
     blocks = [_block(group) for group in grouped]
-    cells = {r.cell_id for g in grouped for s in g.settings for r in s.records}
+    cells = {r.cell_id for group in grouped for r in group.cells}
     many = sum(len(g.settings) for g in grouped)
     last = ["Mean ± standard deviation over runs.", *footers.trained(blocks), *notes, *footers.origin(blocks)]
     cells_of = f"{len(cells)} of {len(cells) + len(lost)} cells finished" if lost else f"{len(cells)} finished cells"
@@ -319,18 +342,18 @@ def _block(group: Group) -> Block:
 
 def _data(group: Group) -> list[tuple[Setting, Results]]:
     """The different data of the settings: the first setting of each, with the test sets that other settings have too."""
-    found: list[tuple[Setting, Results]] = []
+    kinds: list[tuple[Setting, Results]] = []
     for setting in group.settings:
         for r in setting.records:
-            for i, (first, of) in enumerate(found):
+            for i, (first, of) in enumerate(kinds):
                 if r.data_sha256 == of.data_sha256 and all(of.scored.get(k, v) == v for k, v in r.scored.items()):
                     both: dict[str, Any] = {k: {**getattr(r, k), **getattr(of, k)} for k in MERGED}
                     systems = {k: {**r.baselines.get(k, {}), **of.baselines.get(k, {})} for k in both["baselines"]}
-                    found[i] = first, replace(of, **both | {"baselines": systems})
+                    kinds[i] = first, replace(of, **both | {"baselines": systems})
                     break
             else:
-                found.append((setting, r))
-    return found
+                kinds.append((setting, r))
+    return kinds
 
 
 def _of_data(
@@ -351,8 +374,3 @@ def _of_data(
             row.detail = "; ".join(filter(None, (row.detail, f"data {of.data_sha256[:8]}" if apart else "")))
             trivial.append(row)
     return list(dict.fromkeys(lines)), trivial
-
-
-def full_key(key: str, known: Collection[str]) -> str:
-    """A key of a sweep's point, such as `lam` or `model`, as a setting has it: `mapping.lam`, `model.name`."""
-    return f"{key}.name" if key in NAMED else key if key in known or "." in key else f"mapping.{key}"

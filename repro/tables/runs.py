@@ -9,7 +9,7 @@ from repro.files import csv_text, write_atomic
 from repro.identity import Cell, Results
 from repro.plan import Plan, text
 from repro.store import Damaged, Store
-from repro.tables.compare import Group, Lost, full_key, groups
+from repro.tables.compare import Group, Lost, groups
 
 Places = Mapping[int, Sequence[tuple[str, str]]]  # id() of a record -> its places in a table: (column, row)
 
@@ -36,11 +36,10 @@ def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = (), places: Places |
                 at = {"column": column, "row": row, "seed": r.seed, "set": name}
                 lines.append({**first, **last, **at, **measured})
     for one in lost:
-        point = {full_key(key, keys): value for key, value in one.point.items()}
-        keys |= dict.fromkeys(point)
+        keys |= dict.fromkeys(one.point)
         at = dict(zip(("column", "row"), one.place))
         told = {"seed": one.seed, "state": one.state, "reason": one.why, "cell": one.cell_id}
-        lines.append({"task": one.task, "mapping": one.mapping, **point, **at, **told})
+        lines.append({"task": one.task, "mapping": one.mapping, **one.point, **at, **told})
     of_sets = [name for name in scores if "/" not in name]
     others = [name for name in scores if "/" in name]
     head = ["column", "row"] * (places is not None) + ["task", "mapping", *keys, "profile", "seed", "set", "state"]

@@ -173,7 +173,7 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
         return [f"the published yaml does not define {row.published!r} on {printed.dataset!r}"]
     reasons = []
     allowed = {*STATED, *printed.settings, *printed.chosen}
-    tuned = {k if "." in k else f"mapping.{k}" for s in slots for k, _ in s.point}
+    tuned = {key for s in slots for key, _ in s.point}
     set_here = {*(_key(o) for o in (*column.overrides, *row.overrides)), *tuned}
     reasons += [f"the experiment sets {key}" for key in sorted(set_here - allowed)]
     if column.select and column.select.metric.partition("/")[0] != "dev":

@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 Config = Mapping[str, Any]
 Test = Callable[..., TestSet]  # of a family: (config, data, encoding, name, progress) -> test set
 WEIGHTS, ENCODING = "weights.safetensors", "encoding"
+LATER_KEYS = ("train.class_weights", "train.average")
 PRELOAD = ("tasks.fairseq_plugin.parts", "tasks.training.processes")  # imported once for all cells of a run
 WARNED = 0.1  # share of unknown tokens above which the footer warns
 REMEDY = "Raise encode.vocab_size, lower encode.min_count, {}or add training texts."

@@ -22,11 +22,7 @@ from tasks.data.read.vectors import COUNTED
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER
 EVALUATION_KEYS = ("decode", "task.keep_attention", "task.scores", "task.deviations")
-LATER_KEYS = (
-    "task.scores",
-    "encode.subword",
-    "model.scaled",
-)  # added after cells had ids; while unset, not part of an id
+LATER_KEYS = (*_training.LATER_KEYS, "task.scores", "encode.subword", "model.scaled")
 HUB, WAYS, EXAMPLE = "text-classification", ("classify",), 'model.classify(["..."])[0].output'
 PRELOAD = _training.PRELOAD
 

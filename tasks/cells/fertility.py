@@ -16,7 +16,7 @@ from tasks.seq2seq.fertility import metrics, options
 RECIPE = (1, 1)
 METRICS = _training.TRAINING | metrics_of(metrics.MEASURED)
 EVALUATION_KEYS = ("decode", "task.deviations")
-LATER_KEYS = ("model.forward_links",)  # added after cells had ids; while false, not part of an id
+LATER_KEYS = (*_training.LATER_KEYS, "model.forward_links")
 HUB, WAYS, EXAMPLE = "token-classification", (), "model.model(tokens, lengths).argmax(-1)"
 USED_BY = "translations trained with model.fertility=predicted"
 NO_GRAPH = "only tags words for another model"

@@ -17,6 +17,7 @@ from tasks.multilabel.predict import predict as predict
 RECIPE = (2, 1)
 METRICS = metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_predictions", "task.deviations")
+LATER_KEYS = _training.LATER_KEYS
 HUB, WAYS, EXAMPLE = "tabular-classification", ("label",), "model.label(features)[0].output"
 SEARCH = "task.tune.parameters"
 PRELOAD = ("tasks.multilabel.fitted", "scipy.optimize", "sklearn.datasets")

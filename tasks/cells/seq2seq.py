@@ -24,8 +24,8 @@ RECIPE = (2, 1)
 RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
 METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
-# added after cells had ids; while 0 or false, they are not part of an id
 LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss", "model.output")
+LATER_KEYS += _training.LATER_KEYS
 HUB, WAYS, EXAMPLE = "translation", ("translate", "summarize"), 'model.translate(["..."])[0].output'
 NO_GRAPH = "finds its output by beam search, which runs the model once per word and is not one graph"
 PRELOAD = (*_training.PRELOAD, "sacrebleu.metrics", "tasks.seq2seq.rouge", "sacremoses")

@@ -19,7 +19,7 @@ from tasks.vqa.predict import graph as graph
 RECIPE = (2, 1)
 METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_attention", "task.deviations")
-LATER_KEYS = ("encode.answers",)  # added after cells had ids; while unset, not part of an id
+LATER_KEYS = (*_training.LATER_KEYS, "encode.answers")
 HUB, WAYS, EXAMPLE = "visual-question-answering", ("answer",), 'model.answer([("image.png", "...?")])[0].output'
 SHOWN = 160  # largest side, in pixels, of an image in a report
 PRELOAD = (*_training.PRELOAD, "PIL.Image")

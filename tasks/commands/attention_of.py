@@ -65,23 +65,26 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
     """
     again = shlex.join(["python", "scripts/reproduce.py", name, *overrides])
     request = Request.read(overrides, REPRODUCE, [name])
-    one, outlined = reproduce.outlined(request)
+    (outline,) = reproduce.outlined(request)
+    one, store = outline.experiment, reproduce.store_of(outline.slots)
     keys = [c.key for c in one.columns]
     if column is not None and column not in keys:
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at, rows = keys.index(column) if column else 0, [row.label for row in one.rows]
-    for cell in outlined:  # before data are fetched and encoded, find rows whose mapping has no finished cell at all
+    for (
+        cell
+    ) in outline.slots:  # before data are fetched and encoded, find rows whose mapping has no finished cell at all
         place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
         if not points and cell.column == at and not any(place.glob("*/manifest.json")):
             raise DataUnavailable(f"the row {rows[cell.row]!r} is not finished", str(place), f"run: {again}")
-    (plan,), store = reproduce.prepared([one], [outlined], request.overrides), reproduce.store_of(outlined)
+    (plan,) = reproduce.prepared([outline])
     cells: dict[str, Cell] = {}
     for slot in (s for s in plan.slots if s.column == at):
         label, done = rows[slot.row], slot.results(store) is not None
         if points:
             if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
                 continue
-            label = ", ".join(f"{key}={_short(value)}" for key, value in slot.point) or label
+            label = ", ".join(f"{k.removeprefix('mapping.')}={_short(value)}" for k, value in slot.point) or label
         elif not done:
             raise DataUnavailable(f"the row {label!r} is not finished", str(slot.entry(store).folder), f"run: {again}")
         cells.setdefault(label, slot)

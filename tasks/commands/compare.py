@@ -7,7 +7,7 @@ import hashlib
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from repro.results import records
 from repro.store import Store, outputs_folder
 from repro.store.provenance import code_version
 from repro.tables import compare, render
-from repro.tables.compare import Lost
+from repro.tables.compare import Group, Lost
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.files import NODES, TOP
-from tasks.config.request import Request, parsed
+from tasks.config.request import Request
 from tasks.data import is_own
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
@@ -44,23 +44,17 @@ def main(request: Request) -> int:
     lost = _of(unfinished(store, told), filters)
     notes = [f"Left out: {one}" for one in damaged]
     if found or lost:
-        show(found, _folder(store, filters), f"Comparison: {_words(filters)}", notes, swept(told), lost)
+        folder = _folder(store, filters)
+        show(compare.groups(found, points(told)), folder, f"Comparison: {_words(filters)}", notes, lost)
     return int(not found)
 
 
-def show(
-    results: Sequence[Results],
-    folder: Path,
-    title: str,
-    notes: Sequence[str],
-    named: Collection[str] = (),
-    lost: Sequence[Lost] = (),
-) -> None:
+def show(groups: Sequence[Group], folder: Path, title: str, notes: Sequence[str], lost: Sequence[Lost]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`; see `comparison.write`."""
     try:
-        table, files = comparison.write(results, folder, title, notes, printed, named, lost)
+        table, files = comparison.write(groups, folder, title, notes, printed, lost)
     except StoreError as error:  # such as a store that can only be read
-        table, _ = comparison.contents(results, title, notes, named, lost)
+        table, _ = comparison.contents(groups, title, notes, lost)
         print(f"\n{render.to_screen(table)}\n")
         raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
     print(f"\n{render.to_screen(table)}\n")
@@ -111,7 +105,7 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
             there = sorted(p.parent.name for p in folder.parent.glob("*/manifest.json"))
             known = f"{folder.parent}{near(folder.name, there)}; there are: {', '.join(there) or 'none'}"
             raise ConfigError(f"sweep={folder.name} is not in {known}")
-        ids = list(dict.fromkeys(one["cell"].rpartition("/")[2] for one in told["cells"]))
+        ids = list(points(told))
     tests = compare.conditions({k: v for k, v in filters.items() if k in ("task", "mapping")})
 
     def wanted(task: str, mapping: str, key: str) -> bool:
@@ -145,9 +139,9 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
     return [], read.lost
 
 
-def swept(told: Mapping[str, Any]) -> list[str]:
-    """The keys that the command of a sweep, in its manifest, gives several values; its rows name them."""
-    return [one.key for one in map(parsed, told.get("asked") or ()) if one.several and one.key != "seed"]
+def points(told: Mapping[str, Any]) -> dict[str, Any]:
+    """The points of the cells in the manifest of a sweep, by the cell's id."""
+    return {one["cell"].rpartition("/")[2]: one.get("point") or {} for one in told.get("cells") or ()}
 
 
 def unfinished(store: Store, told: Mapping[str, Any]) -> list[Lost]:
@@ -177,7 +171,7 @@ def _of(lost: Sequence[Lost], filters: Mapping[str, str]) -> list[Lost]:
     left = list(lost)
     for key, fits in compare.conditions(filters).items():
         known = [{"task": o.task, "mapping": o.mapping, "seed": o.seed} | dict(o.point) for o in left]
-        near = [of.get(key, of.get(key.removeprefix("mapping."))) for of in known]
+        near = [of.get(key) for of in known]
         left = [one for one, value in zip(left, near) if value is None or fits(value)]
     return left
 
@@ -201,8 +195,8 @@ def _folder(store: Store, filters: Mapping[str, str]) -> Path:
 def slots_of(name: str, profile: str | None) -> Iterator[tuple[Experiment, Cell]]:
     """The slots of an experiment with the given profiles, separated by commas (default: all of its profiles)."""
     for one in profile.split(",") if profile else compose.page("experiment", name)["profiles"]:
-        read = compose.experiment(name, one)
-        yield from ((read, cell) for cell in reproduce.outline([read])[0])
+        (plan,) = reproduce.outline([compose.experiment(name, one)])
+        yield from ((plan.experiment, cell) for cell in plan.slots)
 
 
 def write_manifest(folder: Path, arguments: Sequence[str], cells: Sequence[Mapping[str, Any]], **more: Any) -> None:

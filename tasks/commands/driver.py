@@ -48,13 +48,6 @@ def of_threads(config: Mapping[str, Any]) -> str:
     return f"note: {rounded}, although the id of a cell is the same. Give all cells of a table the same number"
 
 
-def refuse_empty(made: Sequence[Plan]) -> None:
-    """Raise ConfigError if no plan has a slot, because no data are available."""
-    if not any(one.slots for one in made):
-        told = "; ".join(f"{p.experiment.columns[c].label}: {why}" for p in made for c, why in p.unavailable.items())
-        raise compose.ConfigError(f"no column can be run: {told}")
-
-
 @dataclass
 class Driver:
     """Runs the cells of plans; writes each table and its report, and prints it, as soon as its last cell has ended.

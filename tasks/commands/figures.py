@@ -186,8 +186,8 @@ def _documents(figure: Figure, options: Options, place: Callable[[Path], Path]) 
     from tasks.draw import documents
 
     again = shlex.join(["python", "scripts/reproduce.py", figure.experiment, *options.overrides])
-    one, cells = reproduce.outlined(Request.read(options.overrides, REPRODUCE, [figure.experiment]))
-    (plan,), store = reproduce.prepared([one], [cells], options.overrides), reproduce.store_of(cells)
+    (plan,) = reproduce.prepared(reproduce.outlined(Request.read(options.overrides, REPRODUCE, [figure.experiment])))
+    store = reproduce.store_of(plan.slots)
     results = [(plan.experiment.rows[slot.row].label, slot.config, slot.results(store)) for slot in plan.slots]
     points = documents.collect((row, config, cell.metrics) for row, config, cell in results if cell is not None)
     if points.empty:

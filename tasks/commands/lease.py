@@ -76,7 +76,7 @@ def main(request: Request) -> int:
     """
     folder = Path(request.lease).resolve()
     ends = time.monotonic() + 60 * request.minutes - SAVING
-    begun = reproduce.begin(request)
+    begun = reproduce.Work(reproduce.outlined(request)).begin()
     for plan in begun.plans:
         restore(plan, begun.store, folder)
     paces, status, going = begun.paces, 0, True

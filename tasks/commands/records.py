@@ -13,15 +13,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from repro.identity import Cell, digest, pair
-from repro.plan import origin
-from repro.plan.experiment import Experiment
+from repro import plan as plans
+from repro.identity import digest, pair
+from repro.plan import Plan, origin
 from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive
 from repro.store import Store, outputs_folder
 from repro.tables import render, runs
 from repro.tables.blocks import Table
+from repro.tables.compare import groups
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
@@ -62,7 +63,7 @@ def record(request: Request, results: Path = RESULTS, other: Path | None = None)
 
     Raises ValueError if a name or configuration is invalid, StoreError if a cell is damaged.
     """
-    (name,), wanted = request.names, {archive.key(c.config, c.family) for c in outlined(request, {})[1]}
+    (name,), wanted = request.names, {archive.key(c.config, c.family) for c in outlined(request, {}).slots}
     path, configs = file_of(name, request.profile, results), dict[str, Any]()
     earlier, further = archive.cells_of(path), []
     if other is not None:
@@ -72,9 +73,9 @@ def record(request: Request, results: Path = RESULTS, other: Path | None = None)
         request = joined(request, head)
     if earlier:
         request = joined(request, archive.read(path)[0])
-    one, cells = outlined(request, {}, configs)
-    store = Store(cells[0].config["paths"]["outputs"])
-    records, lost = archive.collect(cells, store, [*further, *earlier])
+    plan = outlined(request, {}, configs)
+    one, store = plan.experiment, reproduce.store_of(plan.slots)
+    records, lost = archive.collect(plan.slots, store, [*further, *earlier])
     lost = [cell for cell in lost if archive.key(cell.config, cell.family) in wanted]
     kept = sum(any(record is old for old in earlier) for record in records)  # the store may hold an equal one
     if kept < len(records):
@@ -90,10 +91,8 @@ def _what(overrides: Sequence[str]) -> list[str]:
     return [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
 
 
-def outlined(
-    request: Request, known: Mapping[str, Any], used: dict[str, Any] | None = None, here: bool = True
-) -> tuple[Experiment, list[Cell]]:
-    """`reproduce.outlined`, with the configurations that are `known`; only the others are composed.
+def outlined(request: Request, known: Mapping[str, Any], used: dict[str, Any] | None = None, here: bool = True) -> Plan:
+    """The plan of a request's one experiment, with the configurations that are `known`; only the others are composed.
 
     Args:
         known: hash of overrides -> configuration, as `archive.configs` reads them.
@@ -114,8 +113,9 @@ def outlined(
                 used[name] = {k: v for k, v in config.items() if k not in HERE} | {"data": data}
             return config
 
-        tools = replace(reproduce.TOOLS, compose=composed, with_data=lambda config, name: {"data": {"name": name}})
-        return reproduce.outlined(request, tools)
+        tools = plans.Tools(composed, compose.module_of, lambda config, name: {"data": {"name": name}})
+        (plan,) = plans.outline(reproduce.experiments(request), tools, request.overrides)
+        return plan
 
 
 def write(request: Request, results: Path, other: Path | None = None) -> int:
@@ -161,8 +161,8 @@ def _of_sweep(header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> 
     """The table and files computed from the records of a sweep."""
     configs = archive.configs(header)
     of = [(one, configs[one["key"]]) for one in lines]
-    cells = [archive.results(one, reproduce.TOOLS.module_of(config), config) for one, config in of]
-    table, made = comparison.contents(cells, header["title"])
+    cells = [archive.results(one, compose.module_of(config), config) for one, config in of]
+    table, made = comparison.contents(groups(cells), header["title"])
     kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
     return Page(table, sweep=header["sweep"], files=kept)
 
@@ -194,7 +194,7 @@ def read(path: Path) -> Page:
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
     configs = archive.configs(asked)
-    plan, store = archive.restore(*outlined(request, configs, here=False), known, request.overrides)
+    plan, store = archive.restore(outlined(request, configs, here=False), known)
     cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
     table, documents = driver.table(plan, store), ""
     if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
@@ -222,11 +222,11 @@ def show(request: Request, results: Path) -> int:
         selects = any(pair(text)[0].partition(".")[0] not in (*HERE, "profile") for text in request.typed)
         typed = [*request.typed, *([] if selects else told["arguments"])]
         asked = Request.read(typed, REPRODUCE, [name])
-        one, cells = outlined(asked, archive.configs(told))
-        outputs, stem = Path(cells[0].config["paths"]["outputs"]), f"{name}_{profile}_from_records"
-        keys = {archive.key(cell.config, cell.family) for cell in cells}
+        plan = outlined(asked, archive.configs(told))
+        outputs, stem = reproduce.store_of(plan.slots).root, f"{name}_{profile}_from_records"
+        keys = {archive.key(cell.config, cell.family) for cell in plan.slots}
         lost = len(keys - {record["key"] for record in known})
-        plan, store = archive.restore(one, cells, known, asked.overrides)
+        plan, store = archive.restore(plan, known)
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
         runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv", folders=False)

@@ -2,82 +2,72 @@
 
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from repro import launch
 from repro import plan as plans
 from repro.errors import near
 from repro.identity import Cell, pair
 from repro.launch.display import clock, fitted
-from repro.plan.experiment import Experiment, Row
+from repro.plan.experiment import Added, Experiment
 from repro.results import estimate
 from repro.store import Store
-from tasks.commands.driver import Driver, refuse_empty
+from tasks.commands.driver import Driver
 from tasks.commands.rates import ASSUMED
 from tasks.config import compose, pages
 from tasks.config.overrides import lacking, merged
-from tasks.config.request import REPRODUCE, Request, parse
+from tasks.config.request import REPRODUCE, Override, Request, parse
 from tasks.data import DataError, Progress
-
-TOOLS = plans.Tools(lambda overrides, user: {}, compose.module_of, compose.with_data, Progress, (DataError,))
 
 
 def experiments(request: Request) -> list[Experiment]:
     """The experiments of a request, with the changes that it asks for. Raises ConfigError if one of them or the request is invalid."""
-    return [adapt(compose.experiment(name, request.profile), request) for name in request.names]
+    further, data = [added(text) for text in request.add], named_data(request.keys)
+    part = (request.rows, request.columns, request.seeds, further, data)
+    return [compose.experiment(name, request.profile).adapted(*part) for name in request.names]
 
 
-def outlined(request: Request, tools: plans.Tools | None = None) -> tuple[Experiment, list[Cell]]:
-    """The one experiment of a request and its cells. Reads no data. Raises ConfigError."""
-    if tools is None:
-        (one,), (cells,) = whole(request)
-    else:
-        (one,) = experiments(request)
-        (cells,) = plans.outline([one], tools, request.overrides)
-    return one, cells
-
-
-def whole(request: Request, writes: bool = True) -> tuple[list[Experiment], list[list[Cell]]]:
-    """The experiments of a request and the cells of each. Reads no data. Raises ConfigError."""
+def outlined(request: Request, writes: bool = True) -> list[plans.Plan]:
+    """The plans of a request, without data. Raises ConfigError."""
     loaded = experiments(request)
-    return loaded, outline(loaded, request.overrides, writes)
+    with compose.composer(writes) as composed:
+        return plans.outline(loaded, replace(TOOLS, compose=composed), request.overrides)
 
 
-def begin(request: Request) -> Driver:
-    """The driver of a request's experiments; says what will be run before it prepares their data.
+class Work:
+    """The cells of plans without data, with their store and what they cost."""
 
-    Raises:
-        ValueError: a name or configuration is invalid.
-        DataError: data are unavailable.
-        StoreError: the launcher cannot start.
-    """
-    loaded, groups = whole(request)
-    cells = [cell for group in groups for cell in group]
-    for told in (check_launcher(cells)[1], on_gpu(request, cells[0])):
-        if told:
-            print(told, file=sys.stderr)
-    for one in loaded:
-        if one.opening:
-            print(fitted(one.opening), flush=True)
-    store = store_of(cells)
-    cost = estimate.estimate([("", cell) for cell in cells], store, ASSUMED)
-    told = cost.text("").splitlines()[-1]
-    print(fitted(f"{', '.join(request.names)}: {told}. First the data are prepared"), file=sys.stderr)
-    return Driver(prepared(loaded, groups, request.overrides), store, cost.paces)
+    def __init__(self, outlines: Sequence[plans.Plan]) -> None:
+        self.plans = outlines
+        self.labelled = [(one.experiment.columns[cell.column].label, cell) for one in outlines for cell in one.slots]
+        self.cells = [cell for _, cell in self.labelled]
+        self.store = store_of(self.cells)
 
+    def cost(self) -> estimate.Estimate:
+        return estimate.estimate(self.labelled, self.store, ASSUMED)
 
-def on_gpu(request: Request, cell: Cell) -> str:
-    """What the profile gpu would take, for the demo on a machine with a GPU; or ""."""
-    names = [name for name in request.names if "gpu" in compose.page("experiment", name)["profiles"]]
-    if request.profile != "demo" or not names or cell.config["runtime"]["device"] != "cuda":
-        return ""
-    groups = outline([compose.experiment(name, "gpu") for name in names])
-    cost = estimate.estimate([("", one) for group in groups for one in group], store_of(groups[0]), ASSUMED)
-    return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here"
+    def begin(self) -> Driver:
+        """Say what will be run, and prepare the data."""
+        named = [one.experiment for one in self.plans]
+        for told in (check_launcher(self.cells)[1], self.on_gpu(named)):
+            if told:
+                print(told, file=sys.stderr)
+        for one in named:
+            if one.opening:
+                print(fitted(one.opening), flush=True)
+        cost, names = self.cost(), ", ".join(one.name for one in named)
+        print(fitted(f"{names}: {cost.text('').splitlines()[-1]}. First the data are prepared"), file=sys.stderr)
+        return Driver(prepared(self.plans), self.store, cost.paces)
+
+    def on_gpu(self, named: Sequence[Experiment]) -> str:
+        """What the profile gpu would take, for the demo on a machine with a GPU; or ""."""
+        if named[0].profile != "demo" or self.cells[0].config["runtime"]["device"] != "cuda":
+            return ""
+        names = [one.name for one in named if "gpu" in compose.page("experiment", one.name)["profiles"]]
+        cost = Work(outline([compose.experiment(name, "gpu") for name in names])).cost() if names else None
+        return f"PROFILE=gpu: about {max(1, round(cost.gpu_minutes(cost.total)))} minutes here" if cost else ""
 
 
 def store_of(cells: Sequence[Cell]) -> Store:
@@ -106,24 +96,18 @@ def check_launcher(cells: Sequence[Cell]) -> tuple[int, str]:
     return launch.ready(config["launcher"], config["runtime"])
 
 
-def prepared(
-    loaded: Sequence[Experiment], cells: Sequence[Sequence[Cell]], rest: Sequence[str], sweep: str = ""
-) -> list[plans.Plan]:
-    """The plans of experiments, with the data of all their cells prepared.
+def prepared(outlined: Sequence[plans.Plan], sweep: str = "") -> list[plans.Plan]:
+    """The plans with the data of all their cells.
 
     Raises StoreError if the launcher cannot start; this is checked before any data are read. Raises ConfigError if no
     column has data.
     """
-    check_launcher([cell for group in cells for cell in group])
-    made = plans.planned(loaded, cells, TOOLS, rest, sweep)
-    refuse_empty(made)
-    return made
+    check_launcher([cell for one in outlined for cell in one.slots])
+    return plans.prepared(outlined, TOOLS, sweep)
 
 
-def outline(loaded: Sequence[Experiment], rest: Sequence[str] = (), writes: bool = True) -> list[list[Cell]]:
-    """The cells of experiments. Reads no data."""
-    for one in loaded:
-        check_keys(one, rest)
+def outline(loaded: Sequence[Experiment], rest: Sequence[str] = (), writes: bool = True) -> list[plans.Plan]:
+    """The plans of experiments, without data. Raises ConfigError."""
     with compose.composer(writes) as composed:
         return plans.outline(loaded, replace(TOOLS, compose=composed), rest)
 
@@ -146,65 +130,30 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
         merged("main", [*base, *(o for o in read if o.node != "mapping")])
 
 
-def adapt(experiment: Experiment, request: Request) -> Experiment:
-    """The experiment with the rows, columns, seeds, further rows and data that a request asks for."""
-    experiment = _part(experiment, request.rows, request.columns)
-    experiment = replace(experiment, seeds=request.seeds or experiment.seeds)
-    added = [row for text in request.add for row in _added(experiment, text)]
-    experiment = replace(experiment, rows=(*experiment.rows, *added))
-    typed = request.keys
-    if "data" not in typed:
-        return experiment
-    # the headings name the data set, and the paper's numbers are left out
-    place = Path(str(typed["data.path"].value)).name if "data.path" in typed else ""
-    label = f"{place} ({typed['data'].text})" if place else typed["data"].text
-    several = len(experiment.columns) > 1
-    told = {"published": (), "not_comparable": "other data"}
-    columns = [replace(c, label=f"{label}, {c.key}" if several else label, **told) for c in experiment.columns]
-    return replace(experiment, columns=tuple(columns), opening="")  # the opening is about the experiment's own data
+TOOLS = plans.Tools(
+    lambda overrides, user: {}, compose.module_of, compose.with_data, check_keys, Progress, (DataError,)
+)
 
 
-def _part(experiment: Experiment, rows: Sequence[str], columns: Sequence[str]) -> Experiment:
-    """Keep the rows and columns selected by, for example, `rows=softmax|csparse*` and `columns=fren`.
-
-    Rows are matched by label, columns by name or label; their order is that of the experiment. Raises ConfigError if a
-    pattern matches nothing.
-    """
-
-    def fitting(
-        what: str, patterns: Sequence[str], having: Sequence[Any], names: Callable[[Any], Sequence[str]]
-    ) -> tuple[Any, ...]:
-        for pattern in patterns:
-            if not any(fnmatchcase(name, pattern) for each in having for name in names(each)):
-                known = [names(each)[0] for each in having]
-                where = f"{what}={pattern} matches no {what[:-1]} of {experiment.name}, profile={experiment.profile}"
-                raise compose.ConfigError(f"{where}: {'; '.join(known)} (several: '{what}=ONE|OTHER')")
-        return tuple(e for e in having if not patterns or any(fnmatchcase(n, p) for p in patterns for n in names(e)))
-
-    kept = fitting("columns", columns, experiment.columns, lambda column: (column.key, column.label))
-    return replace(experiment, rows=fitting("rows", rows, experiment.rows, lambda row: (row.label,)), columns=kept)
-
-
-def _added(experiment: Experiment, text: str) -> list[Row]:
-    """The rows that `add=NAME,key=value,key=[values]` adds.
-
-    If every column selects a grid point on dev, several values become the grid of one row; otherwise each value becomes
-    a row.
-    """
+def added(text: str) -> Added:
+    """The rows that `add=NAME,key=value,key=[values]` adds: one for each of several values, or one with a grid of them."""
     mapping, *parameters = re.split(r",(?![^\[]*\])", text)  # split at commas, except inside a list
-    lists = {k: v[1:-1].split(",") for k, v in map(pair, parameters) if v[:1] + v[-1:] == "[]"}
+    lists = {k: [one.strip() for one in v[1:-1].split(",")] for k, v in map(pair, parameters) if v[:1] + v[-1:] == "[]"}
     single = [p for p in parameters if pair(p)[0] not in lists]
-    if any(not v.strip() for values in lists.values() for v in values):
+    if not all(map(all, lists.values())):
         raise compose.ConfigError(f"add={text} has an empty value in a list; write add={mapping},KEY=[0.01,0.1]")
-    points = [[f"{k}={v.strip()}" for k, v in point] for point in plans.points(lists)]
-    selected = all(c.select is not None for c in experiment.columns)
-    if len(points) == 1 or mapping not in compose.names_in("mapping") or not selected:
-        return [compose.own_row(mapping, [*single, *point]) for point in points]
-    for point in points:
-        compose.own_row(mapping, point)  # raises an error if this is not a parameter
-    grid = {k: [v.strip() for v in values] for k, values in lists.items()}
-    told = compose.own_row(mapping, [*single, *(p for p in parameters if p not in single)]).label
-    return [replace(compose.own_row(mapping, single), label=told, grids={c.grid: grid for c in experiment.columns})]
+    rows = [compose.own_row(mapping, [*single, *(f"{k}={v}" for k, v in point)]) for point in plans.points(lists)]
+    if len(rows) == 1 or mapping not in compose.names_in("mapping"):
+        return rows, None
+    label = compose.own_row(mapping, [*single, *(p for p in parameters if p not in single)]).label
+    return rows, replace(compose.own_row(mapping, single), label=label, grids=lists)
+
+
+def named_data(keys: Mapping[str, Override]) -> str:
+    """The name of the data set that a command chooses, with its file or folder; or ""."""
+    place = Path(str(keys["data.path"].value)).name if "data.path" in keys else ""
+    chosen = keys["data"].text if "data" in keys else ""
+    return f"{place} ({chosen})" if place and chosen else chosen
 
 
 def main(request: Request) -> int:
@@ -215,25 +164,14 @@ def main(request: Request) -> int:
         DataError: data are unavailable.
         StoreError: the launcher cannot start, or the store cannot be read or written.
     """
-    return begin(request).run()
+    return Work(outlined(request)).begin().run()
 
 
 def plan(request: Request) -> int:
     """Print the plan of experiments. Returns exit status 0. Raises ConfigError."""
-    loaded, groups = whole(request, writes=False)
-    title = f"Plan of {', '.join(request.names)}, profile {loaded[0].profile}"
-    labelled = [(one.columns[c.column].label, c) for one, cells in zip(loaded, groups) for c in cells]
-    print(estimated(labelled, title))
+    title = f"Plan of {', '.join(request.names)}, profile {request.profile}"
+    print(Work(outlined(request, writes=False)).cost().text(title))
     return 0
-
-
-def estimated(labelled: Sequence[tuple[str, Cell]], title: str, refused: Mapping[str, str] = estimate.NONE) -> str:
-    """The text for `--plan`: cells, finished cells and hours of cells, which are labelled by their part of the plan.
-
-    Args:
-        refused: configurations that cannot be run -> why.
-    """
-    return estimate.estimate(labelled, store_of([cell for _, cell in labelled]), ASSUMED).text(title, refused)
 
 
 def describe(request: Request) -> None:

@@ -31,10 +31,10 @@ def job(config: DictConfig) -> float | None:
         ended = run(compose.checked(config, typed))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
-        ended = "wrong", {}, None
+        ended, typed = ("wrong", {}, None), []
     handle, _ = tempfile.mkstemp(".json", dir=os.environ[JOBS])
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump({**ended[1], "state": ended[0]}, file)
+        json.dump({**ended[1], "point": {one.key: one.value for one in typed}, "state": ended[0]}, file)
     return ended[2]
 
 
@@ -72,6 +72,9 @@ def main(request: Request) -> int:
         ended = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(Path(jobs).glob("*.json"))]
     if sweeping and ended:
         known = {one["cell"]: {k: v for k, v in one.items() if k != "root"} for one in ended if "cell" in one}
+        swept = {key for key, one in keys.items() if one.several} - {"task", "mapping", "seed"}
+        for one in known.values():
+            one["point"] = {key: value for key, value in one["point"].items() if key in swept}
         compare.write_manifest(folder, sorted(request.overrides), list(known.values()))
         roots, ids = sorted({one["root"] for one in ended if "root" in one}), {key.rpartition("/")[2] for key in known}
         results = [r for root in roots for r in records.read(Store(root), lambda *path: path[2] in ids).records]

@@ -19,9 +19,11 @@ from repro import plan as plans
 from repro.errors import ConfigError, short
 from repro.identity import Cell, Results
 from repro.plan.experiment import Column, Experiment, Row
-from repro.results import records
+from repro.results import estimate, records
 from repro.store import Store, check_names, elsewhere
+from repro.tables.compare import groups
 from tasks.commands import compare, reproduce
+from tasks.commands.rates import ASSUMED
 from tasks.config import compose
 from tasks.config.overrides import lacking
 from tasks.config.request import Override, Request, own_mappings
@@ -32,19 +34,15 @@ Keys = Mapping[str, Override]
 
 
 @dataclass
-class Outline:
-    """The cells of a sweep, before any data are read.
+class Outline(plans.Plan):
+    """The plan of a sweep: a table with a row for each mapping and a column for each data set.
 
     Attributes:
-        experiment: a table with a row for each mapping and a column for each data set.
-        cells: its cells.
         left_out: configurations in which a value from a glob does not fit: configuration -> reason.
         wrong: invalid configurations: configuration -> reason.
         without: key of a mapping's parameter -> the mappings that lack this parameter and run once.
     """
 
-    experiment: Experiment = Experiment("sweep", "demo", "", (), (), ())
-    cells: list[Cell] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     wrong: dict[str, str] = field(default_factory=dict)
     without: dict[str, list[str]] = field(default_factory=dict)
@@ -82,8 +80,8 @@ def _without(keys: Keys) -> dict[str, list[str]]:
 
 def _outlined(request: Request, tools: plans.Tools) -> Outline:
     keys = dict(request.keys)
-    outlined = Outline(without=_without(keys))
-    cells = outlined.cells
+    outlined = Outline(Experiment("sweep", "", "", (), (), ()), overrides=request.overrides, without=_without(keys))
+    cells = outlined.slots
     seeds = keys.pop("seed").texts if "seed" in keys else [""]
     varied = [key for key, one in keys.items() if len(one.texts) > 1 or one.glob]
     rows: dict[str, int] = {}
@@ -101,9 +99,9 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
         globbed = ", ".join(one.text for one in chosen if keys[one.key].glob)
         try:
             points = [one for one in chosen if one.key in varied and one.key not in ("task", "mapping")]
-            point = tuple((one.key.removeprefix("mapping."), one.values[0]) for one in points)
+            point = tuple((one.key, one.values[0]) for one in points)
             for more in _grid(chosen, tools) if request.grid else [()]:
-                assigned = [f"mapping.{key}={plans.text(value)}" for key, value in more]
+                assigned = [f"{key}={plans.text(value)}" for key, value in more]
                 for seed in seeds:
                     config = tools.compose([*base, *assigned, *([seed] if seed else [])], base)
                     task, mapping = config["task"]["name"], config["mapping"]["name"]
@@ -130,16 +128,16 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
     swept = [one.text for key, one in request.keys.items() if key in varied]
     title, profile = f"Sweep of {', '.join(swept) or 'one setting'}", cells[0].config["profile"]["name"]
     table = tuple(Row(mapping, mapping) for mapping in rows)
-    outlined.experiment = Experiment("sweep", profile, title, table, tuple(labels), ())
+    outlined.experiment = replace(outlined.experiment, profile=profile, title=title, rows=table, columns=tuple(labels))
     return outlined
 
 
 def _grid(chosen: Sequence[Override], tools: plans.Tools) -> list[plans.Point]:
     """The points of the mapping's own grid, without the parameters that the command line sets."""
     base = [one.text for one in chosen]
-    given = {one.key.removeprefix("mapping.") for one in chosen}
-    grid = tools.compose(base, base)["mapping"]["grid"]
-    return plans.points({k: v for k, v in grid.items() if k not in given})
+    given = {one.key for one in chosen}
+    grid = {f"mapping.{k}": values for k, values in tools.compose(base, base)["mapping"]["grid"].items()}
+    return plans.points({k: values for k, values in grid.items() if k not in given})
 
 
 # ---- the folder of a sweep
@@ -159,7 +157,7 @@ def earlier(request: Request, root: Path) -> dict[str, Any]:
 
 def grown(request: Request, outlined: Outline, before: Mapping[str, Any]) -> Request:
     """The request with the seeds of an earlier sweep, from its manifest, in addition to its own."""
-    asked = dict.fromkeys(cell.seed for cell in outlined.cells)
+    asked = dict.fromkeys(cell.seed for cell in outlined.slots)
     known = dict.fromkeys(int(one["seed"]) for one in before.get("cells", ()))
     if known.keys() <= asked.keys():
         return request
@@ -205,8 +203,9 @@ def plan(request: Request) -> int:
     request, outlined = whole(request)
     tell(replace(outlined, wrong={}))
     one = outlined.experiment
-    labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.cells]
-    print(reproduce.estimated(labelled, f"Plan of: {' '.join(request.typed)}", outlined.wrong))
+    labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.slots]
+    cost = estimate.estimate(labelled, reproduce.store_of(outlined.slots), ASSUMED)
+    print(cost.text(f"Plan of: {' '.join(request.typed)}", outlined.wrong))
     return 0
 
 
@@ -217,16 +216,15 @@ def main(request: Request) -> int:
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
         raise ConfigError(f"{told}; correct the values, or use glob(...), which leaves out what does not fit")
-    store = reproduce.store_of(outlined.cells)
+    store = reproduce.store_of(outlined.slots)
     folder = folder_of(store.root / "sweeps", request, outlined)
-    made = reproduce.prepared([outlined.experiment], [outlined.cells], request.overrides, folder.name)
-    return Sweep(made, store, request=request, outlined=outlined, folder=folder).run()
+    return Sweep(reproduce.prepared([outlined], folder.name), store, request=request, folder=folder).run()
 
 
 def whole(request: Request) -> tuple[Request, Outline]:
     """The request and its cells, with the seeds of an earlier sweep with the same name (`grown`)."""
     outlined = outline(request)
-    before = earlier(request, reproduce.store_of(outlined.cells).root / "sweeps")
+    before = earlier(request, reproduce.store_of(outlined.slots).root / "sweeps")
     more = grown(request, outlined, before)
     return (request, outlined) if more is request else (more, outline(more))
 
@@ -246,11 +244,12 @@ class Sweep(reproduce.Driver):
     """The driver of a sweep, which prints one table of all cells at the end."""
 
     request: Request = Request()
-    outlined: Outline = field(default_factory=Outline)
     folder: Path = Path()
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        (outlined,) = self.plans
+        self.left_out = outlined.left_out if isinstance(outlined, Outline) else {}
         self._manifest()
 
     def _manifest(self) -> None:
@@ -261,7 +260,7 @@ class Sweep(reproduce.Driver):
             told = {"cell": place, "setting": cell.label, "point": dict(cell.point), "seed": cell.seed, "state": state}
             why = self.failed.get(key, "").partition("\n")[0]
             cells.append(told | ({"error": why} if why else {}))
-        more = {"command": list(self.request.typed), "left_out": self.outlined.left_out}
+        more = {"command": list(self.request.typed), "left_out": self.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 
     def _print_complete(self) -> None:
@@ -275,9 +274,9 @@ class Sweep(reproduce.Driver):
             failed = 1
         self._manifest()
         notes = [f"Not run: {plan.experiment.columns[c].label}: {why}" for c, why in plan.unavailable.items()]
-        notes += [f"Left out: {k}: {v}." for k, v in self.outlined.left_out.items()]
+        notes += [f"Left out: {k}: {v}." for k, v in self.left_out.items()]
         results = records.of_cells(self.cells.values(), self.store)
-        print_comparison(results, self.folder, self.outlined.experiment.title, notes)
+        print_comparison(results, self.folder, plan.experiment.title, notes)
         return 1 if failed else 0
 
 
@@ -288,5 +287,5 @@ def print_comparison(results: Sequence[Results], folder: Path, title: str, notes
     if not results and not lost:
         print(f"no cell of this sweep is finished; its manifest: {folder / 'manifest.json'}")
         return
-    compare.show(results, folder, title, notes, compare.swept(told), lost)
+    compare.show(groups(results, compare.points(told)), folder, title, notes, lost)
     print(f"again at any time: python scripts/compare.py sweep={folder.name}{elsewhere(folder.parent.parent)}")

@@ -12,7 +12,6 @@ from repro import launch
 from repro.errors import StoreError
 from repro.launch import display
 from repro.plugins import naming
-from repro.protocol import parameters
 from repro.results import estimate
 from repro.store import Store, elsewhere
 from tasks.commands import compare, reproduce
@@ -56,8 +55,7 @@ def run(config: Mapping[str, Any]) -> Ended:
     if outcome.state == "queued":  # launcher.wait=false
         return "queued", {}, None
     place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
-    told = {"cell": place, "point": parameters(cell.config, cell.family)}
-    told |= {"setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
+    told = {"cell": place, "setting": cell.parameters, "seed": cell.seed, "root": str(store.root)}
     results = cell.results(store)
     if results is None:
         if outcome.state != "failed":

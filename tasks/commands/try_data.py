@@ -80,7 +80,7 @@ def main(request: Request) -> int:
     splits = open_data(config["data"], config["paths"]["data"], Progress()).read(Progress())
     print(f"{name}: {', '.join(f'{len(records):,} {split}' for split, records in splits.items())}")
     rest = [*added, *_fitted(column.key, splits, config, set(given)), *typed]
-    made = reproduce.prepared([one], reproduce.outline([one], rest), rest)
+    made = reproduce.prepared(reproduce.outline([one], rest))
     store = Store(config["paths"]["outputs"])
     return Try(made, store, test=splits["test"], arguments=request.overrides).run()
 

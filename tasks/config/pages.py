@@ -38,14 +38,16 @@ def _read(path: Path, changed: int) -> dict[str, Any]:
 
 def experiment(name: str, profile: str) -> Experiment:
     """`configs/experiment/<name>.yaml` with one of its profiles. Raises ConfigError if the experiment is invalid."""
-    one = experiments.read(page("experiment", name), name, profile)
-    if problems := loose_ends(one, published(one.published)):
+    content = page("experiment", name)
+    printed = published(content.get("published"))
+    one = experiments.read(content, name, profile)
+    if problems := loose_ends(one, printed):
         raise ConfigError(f"experiment {name}: {'; '.join(problems)}")
     return one
 
 
-def published(name: str) -> dict[tuple[str, str, str], Published]:
-    """The numbers of `configs/published/<name>.yaml`; empty if `name` is empty."""
+def published(name: str | None) -> dict[tuple[str, str, str], Published]:
+    """The numbers of `configs/published/<name>.yaml`; empty without a name."""
     return numbers(page("published", name)) if name else {}
 
 

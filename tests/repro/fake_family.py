@@ -38,10 +38,10 @@ BASELINES = {"constant": {"score": 1.5, "text": "the same"}}
 
 def planned(experiments, tools, overrides=(), **runtime):
     """The plans of experiments, whose cells have the options `runtime`."""
-    cells = plans.outline(experiments, tools, overrides)
-    for cell in (cell for group in cells for cell in group):
+    outlined = plans.outline(experiments, tools, overrides)
+    for cell in (cell for one in outlined for cell in one.slots):
         cell.config["runtime"].update(runtime)
-    return plans.planned(experiments, cells, tools, overrides)
+    return plans.prepared(outlined, tools)
 
 
 class DataMissing(Exception):

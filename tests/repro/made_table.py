@@ -55,7 +55,7 @@ def made(store, config):
             test = TestSet("test", "t", "", facts, baselines=BASELINES)
             made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam, train__max_epochs=3)
             cell = Cell(made, "fake_family", Prepared("data", "", facts, (), test), (test,))
-            plan.slots.append(replace(cell, row=row, point=() if lam is None else (("lam", lam),)))
+            plan.slots.append(replace(cell, row=row, point=() if lam is None else (("mapping.lam", lam),)))
             if pair is not None:
                 training = {"dev/accuracy": pair[0], "best_epoch": (best or {}).get(row, 2.0)}
                 measured = {"test/bleu": pair[1], "test/attention_support": 2.0 + seed}
@@ -67,7 +67,7 @@ def made(store, config):
 
 
 def cell_of(plan, row, lam, seed):
-    return next(s for s in plan.at(row, 0) if s.seed == seed and dict(s.point).get("lam") == lam)
+    return next(s for s in plan.at(row, 0) if s.seed == seed and dict(s.point).get("mapping.lam") == lam)
 
 
 def examples(row: int, better: float = 5.0) -> list[dict]:

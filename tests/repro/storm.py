@@ -49,7 +49,7 @@ def command(store: str, rows: int) -> int:
     overrides = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", "runtime.workers=1"]
     page = PAGE | {"rows": PAGE["rows"][:rows]}  # type: ignore[index]
     loaded = [read(page, "storm", "demo")]
-    made = reproduce.prepared(loaded, reproduce.outline(loaded, overrides), overrides)
+    made = reproduce.prepared(reproduce.outline(loaded, overrides))
     return reproduce.Driver(made, Store(store)).run()
 
 

@@ -72,6 +72,15 @@ def test_architectures_are_told_apart_by_name_and_by_what_differs_within_one(tra
     assert [s.differs for s in settings(store)] == [{"model.name": "lstm"}, *transformers]
 
 
+def test_a_plans_point_names_a_row_and_what_it_leaves_open_is_added(trained, store):
+    small, large = trained(optim__lr=0.5, train__max_epochs=3), trained()
+    trained(decode__beam=3)  # the same training, decoded in another way
+    points = {one.training_id: {"setting": name} for one, name in ((small, "small"), (large, "large"))}
+    (group,) = compare.groups(records.read(store).records, points)
+    beams = [{"setting": "large", "decode.beam": beam} for beam in (1, 3)]
+    assert [s.differs for s in group.settings] == [*beams, {"setting": "small"}]
+
+
 def test_data_of_other_content_under_the_same_configuration(trained, store):
     one = trained(seed=1)
     other = cells.prepare(replace(one, config={**one.config, "seed": 2}))
@@ -93,16 +102,17 @@ def test_a_metric_that_some_cells_lack_says_of_how_many_it_is(trained, store):
 def test_cells_without_a_result_are_in_every_file_and_rows_keep_the_swept_key(trained, store, tmp_path):
     """If all but one cell of a sweep failed, no key varies among the rest."""
     trained(mapping__lam=0.5)
-    one = compare.Lost("0f3a", "fake", "softmax", {"optim.lr": 0.5, "lam": 2}, 1, "failed", "no memory")
+    one = compare.Lost("0f3a", "fake", "softmax", {"optim.lr": 0.5, "mapping.lam": 2}, 1, "failed", "no memory")
     rest = [compare.Lost(f"c{n}", "fake", "softmax", {}, n, "never run") for n in range(compare.MOST_LOST)]
     found = records.read(store).records
-    assert "lr=" not in comparison.contents(found, "Sweep")[1]["table.txt"]
-    _, files = comparison.contents(found, "Sweep", named=["optim.lr", "mapping"], lost=[one])
-    assert "(lam=0.5, optim.lr=" in files["table.txt"] and "1 of 2 cells finished" in files["table.txt"]
+    groups = compare.groups(found, {found[0].cell_id: {"optim.lr": "0.5", "mapping.lam": "0.5"}})
+    assert "lr=" not in comparison.contents(compare.groups(found), "Sweep")[1]["table.txt"]
+    _, files = comparison.contents(groups, "Sweep", lost=[one])
+    assert "(lam=0.5, optim.lr=1)" in files["table.txt"] and "1 of 2 cells finished" in files["table.txt"]
     for name in ("table.txt", "table.md"):
         assert "WARNING: 1 of 2 cells failed." in files[name], name
         assert "fake: softmax (optim.lr=0.5, lam=2), seed 1: failed: no memory" in files[name], name
-    comparison.write(found, tmp_path, "Sweep", lost=[one])
+    comparison.write(groups, tmp_path, "Sweep", lost=[one])
     assert "no memory" in (tmp_path / "dashboard.html").read_text()
     said = compare.told([one, *rest], 1)
     assert (
@@ -150,7 +160,7 @@ def written(cell, tmp_path_factory):
         assert cells.run(cell(**changes), store).state == "done"
     found, printed = records.read(store).records, {"test/score": "41.5"}
     paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
-    table, files = comparison.write(found, folder, "T <b>", ["A note."], paper)
+    table, files = comparison.write(compare.groups(found), folder, "T <b>", ["A note."], paper)
     assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
     return folder, table, found
 
@@ -163,9 +173,11 @@ def test_each_run_has_a_line_for_each_test_set(trained, store, cell, tmp_path):
     """All keys that differ, all scores in full precision; cells without a result have a line, too."""
     asked = [(lam, lr, seed) for lam in (0.1, 0.25) for lr in (0.5, 1.0) for seed in (1, 2)]
     made = {trained(("duc",), mapping__lam=a, optim__lr=b, seed=c).training_id: (a, b, c) for a, b, c in asked}
-    lost = Lost("abc", "fake", "softmax", {"lam": 9.0, "optim.lr": 1.0, "model": "x"}, 3, "failed", 'no, "disk"')
+    lost = Lost(
+        "abc", "fake", "softmax", {"mapping.lam": 9.0, "optim.lr": 1.0, "model": "x"}, 3, "failed", 'no, "disk"'
+    )
     found = records.read(store).records
-    comparison.write(found, tmp_path, "T", lost=[lost])
+    comparison.write(compare.groups(found), tmp_path, "T", lost=[lost])
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 1
     *lines, last = lines_of((tmp_path / "runs.csv").read_text())
     assert sorted((made[x["cell"]], x["set"]) for x in lines) == sorted((a, s) for a in asked for s in ("duc", "test"))
@@ -180,7 +192,7 @@ def test_each_run_has_a_line_for_each_test_set(trained, store, cell, tmp_path):
         for name, value in {**of_set, **others}.items():
             assert float(line[name]) == value, name
         assert not {f"{s}/{name}" for s in ("test", "duc") for name in of_set} & {*line}
-    told = ("mapping.lam", "optim.lr", "model.name", "seed", "set", "state", "reason", "cell", "score", "folder")
+    told = ("mapping.lam", "optim.lr", "model", "seed", "set", "state", "reason", "cell", "score", "folder")
     assert [last[key] for key in told] == ["9.0", "1.0", "x", "3", "", "failed", 'no, "disk"', "abc", "", ""]
 
 
@@ -215,7 +227,9 @@ def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch
         sweeps.pictures(group)
     trained(mapping__lam=0.5)
     monkeypatch.setattr(comparison, "MOST_LINES", 1)
-    assert "2 settings are too many for one drawing" in comparison.dashboard(records.read(store).records, "T")
+    assert "2 settings are too many for one drawing" in comparison.dashboard(
+        compare.groups(records.read(store).records), "T"
+    )
 
 
 @pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")

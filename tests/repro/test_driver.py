@@ -79,7 +79,7 @@ def test_the_first_line_says_how_many_cells_how_long_before_the_data_are_prepare
     asked = [f"paths.outputs={tmp_path}", "seeds=1,2", "runtime.workers=2", "train.max_epochs=2"]
     monkeypatch.setattr(reproduce, "prepared", lambda *_: sys.exit("prepared"))
     with pytest.raises(SystemExit, match="prepared"):
-        reproduce.begin(Request.read(asked, REPRODUCE, ["demo"]))
+        reproduce.main(Request.read(asked, REPRODUCE, ["demo"]))
     assert " ".join(capfd.readouterr().err.split()) == (
         "demo: 6 cells: 0 done, 6 to run; about 18 min of cells (assumed); 9 min with 2 workers. "
         "First the data are prepared"
@@ -186,7 +186,7 @@ def test_data_that_are_unavailable_take_out_a_column_and_all_of_them_the_run(beg
     assert driver.run() == 0
     assert "it is behind a licence" in capfd.readouterr().out
     with pytest.raises(compose.ConfigError, match="no column can be run: A: it is behind a licence"):
-        driving.refuse_empty(driver.plans[1:])
+        begun(without)
 
 
 def test_this_machine_is_timed_without_a_trace():

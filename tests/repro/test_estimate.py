@@ -17,7 +17,7 @@ from repro.results import estimate as estimates
 def estimate(experiment, tools, store, monkeypatch):
     def make(overrides=(), change=lambda page: None):
         one = experiment(change)
-        (slots,) = plans.outline([one], tools, overrides)
+        slots = plans.outline([one], tools, overrides)[0].slots
         return estimates.estimate([(one.columns[w.column].label, w) for w in slots], store)
 
     monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
@@ -37,7 +37,7 @@ def test_nothing_is_known(estimate, monkeypatch):
 
 def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
     one = experiment()
-    (slots,) = plans.outline([one], tools)
+    slots = plans.outline([one], tools)[0].slots
     monkeypatch.undo()
     assert cells.run(cells.prepare(slots[0]), store).state == "done"
     monkeypatch.setattr(fake_family, "prepare", lambda *_: pytest.fail("a plan looks at no data"))
@@ -55,7 +55,7 @@ def test_done_by_configuration(experiment, tools, store, estimate, monkeypatch):
 @pytest.mark.parametrize("share, minutes", [("auto", 1.25), (2, 1.5), (1, 2)])
 def test_the_time_on_a_gpu_is_by_the_update(experiment, tools, store, share, minutes):
     """2 epochs of 5 updates of 3 s, and 30 s besides: 1 minute a cell; two at a time take 1.5 minutes, four 2.5."""
-    (slots,) = plans.outline([experiment(profile="paper")], tools, ["train.max_epochs=2"])
+    slots = plans.outline([experiment(profile="paper")], tools, ["train.max_epochs=2"])[0].slots
     task, data = (slots[0].config[node]["name"] for node in ("task", "data"))
     for slot in slots:
         slot.config["train"]["batch_size"], slot.config["runtime"]["workers_per_device"] = 20, share
@@ -76,7 +76,7 @@ def test_the_time_on_a_gpu_is_by_the_update(experiment, tools, store, share, min
 
 
 def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(experiment, tools, store, monkeypatch):
-    (slots,) = plans.outline([experiment()], tools, ["train.max_epochs=3"])
+    slots = plans.outline([experiment()], tools, ["train.max_epochs=3"])[0].slots
     rates = estimates.Rates(others={"fake_demo": (1000, 360)}, slowness=lambda: 2.0)
     told = "assumed, 12 min an epoch of fake_demo on one core"
     assert estimates.hours(slots[0].config, rates) == (pytest.approx(0.6), told)
@@ -100,7 +100,7 @@ def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(exp
 def test_gpu_hours(estimate, tools, experiment, store):
     def on(device, profile):
         compose = lambda o, u=(): (c := tools.compose(o, u)) | {"runtime": c["runtime"] | {"device": device}}  # noqa: E731
-        (slots,) = plans.outline([experiment(profile=profile)], replace(tools, compose=compose))
+        slots = plans.outline([experiment(profile=profile)], replace(tools, compose=compose))[0].slots
         return estimates.estimate([("x", w) for w in slots], store).total
 
     assert on("cpu", "demo").gpu_hours == 0

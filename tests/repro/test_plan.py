@@ -26,7 +26,7 @@ def test_every_place_of_the_table_has_its_slots(experiment, tools):
     plan = made(experiment(), tools)
     assert len(plan.slots) == 2 * (1 + 3) * 2 == len(plan.cells)
     assert len(plan.at(0, 0)) == 2 and len(plan.at(1, 1)) == 6
-    chosen = next(s for s in plan.at(1, 1) if s.point == (("lam", -1.0),) and s.seed == 2)
+    chosen = next(s for s in plan.at(1, 1) if s.point == (("mapping.lam", -1.0),) and s.seed == 2)
     assert chosen.config["mapping"]["name"] == "sparsegen_lin" and chosen.config["mapping"]["lam"] == -1
     assert chosen.config["task"]["shift"] == 5 and chosen.seed == 2
     assert chosen.config["profile"]["name"] == "demo" and chosen.label == "tuned lam=-1.0, B"
@@ -40,8 +40,8 @@ def test_grid_by_column_and_the_mapping_s_own(experiment, tools):
 
     plan = made(experiment(change), tools)
     small, own = ([s.point for s in plan.at(0, column) if s.seed == 1] for column in (0, 1))
-    assert small == [(("lam", 0.5),)]
-    assert own == [(("lam", 0.0),), (("lam", 0.5),)], "of the mapping's page"
+    assert small == [(("mapping.lam", 0.5),)]
+    assert own == [(("mapping.lam", 0.0),), (("mapping.lam", 0.5),)], "of the mapping's page"
 
 
 def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
@@ -74,7 +74,7 @@ def test_a_grid_does_not_search_what_the_user_sets(experiment, tools, grid):
 
     rest = [()] if grid == "own" else [(("mapping.more", 1),), (("mapping.more", 2),)]
     slots = [s for s in made(experiment(change), tools, ["mapping.lam=0.3"]).at(0, 0) if s.seed == 1]
-    assert [s.point for s in slots] == [(("lam", 0.3), *more) for more in rest]
+    assert [s.point for s in slots] == [(("mapping.lam", 0.3), *more) for more in rest]
     assert {s.config["mapping"]["lam"] for s in slots} == {0.3}
 
 

@@ -108,19 +108,19 @@ def finished(experiment, tools, store):
         outcome = cells.run(cell, store)
         assert outcome.state == "done", outcome.error
     (wanted,) = plans.outline([one], tools)
-    return one, wanted, plan, store
+    return wanted, plan, store
 
 
 def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
-    one, wanted, plan, store = finished
-    found, lost = archive.collect(wanted, store)
+    wanted, plan, store = finished
+    found, lost = archive.collect(wanted.slots, store)
     assert len(found) == len(plan.cells) and lost == []
     path = tmp_path / "records" / "fake_demo.jsonl"
     archive.write(path, {"experiment": "fake", "profile": "demo", "arguments": []}, found)
     assert not any(word in path.read_text() for word in ("weights", str(tmp_path), "the same"))  # its constant output
     asked, again = archive.read(path)
     assert asked["experiment"] == "fake" and again == json.loads(json.dumps(found))
-    restored, light = archive.restore(one, wanted, again)
+    restored, light = archive.restore(wanted, again)
     written = render.to_markdown(tables.build(restored, light))
     assert written == render.to_markdown(tables.build(plan, store)) and "always the same 2 words" in written
     told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), light)
@@ -132,8 +132,8 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
 
     Records of before have none and stay readable.
     """
-    one, wanted, plan, store = finished
-    found, _ = archive.collect(wanted, store)
+    wanted, plan, store = finished
+    found, _ = archive.collect(wanted.slots, store)
     first = plan.slots[0]
     record = next(r for r in found if r["training"] == first.training_id)
     score = first.results(store).metrics["dev/score"]
@@ -143,7 +143,7 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
     rising = [{**r, "curve": {**r["curve"], "train/loss": [1.0, 2.0, 4.0]}} for r in found]
     without = [{k: v for k, v in r.items() if k != "curve"} for r in found]
     for known in (found, older, without, rising):
-        restored, light = archive.restore(one, wanted, known)
+        restored, light = archive.restore(wanted, known)
         told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
     states = [(CONVERGED, "best epoch 1 of 3")] * 2 + [(UNKNOWN, "best epoch 1 of 1, fewer than 3")]
     states.append((STUCK, "diverged: train/loss rose from 1 in epoch 1 to 4"))
@@ -157,20 +157,20 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
 
 def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
     """The first cells may have run on another machine, whose store is gone."""
-    one, wanted, plan, store = finished
-    before, _ = archive.collect(wanted, store)
+    wanted, plan, store = finished
+    before, _ = archive.collect(wanted.slots, store)
     plan.slots[0].entry(store).path("manifest.json").unlink()
-    left, lost = archive.collect(wanted, store)
+    left, lost = archive.collect(wanted.slots, store)
     assert len(left) == len(plan.cells) - 1 and [(w.row, w.seed) for w in lost] == [(0, 1)]
-    text = render.to_text(tables.build(*archive.restore(one, wanted, left)))
+    text = render.to_text(tables.build(*archive.restore(wanted, left)))
     assert "1 of 2 cells are missing" in text
-    found, lost = archive.collect(wanted, store, before)
+    found, lost = archive.collect(wanted.slots, store, before)
     kept = [any(one is old for old in before) for one in found]
     assert lost == [] and found == before and kept == [True] + [False] * (len(found) - 1)
     other = [one | {"key": "of another configuration"} for one in before]
     fewer = [one | {"tests": {"test": one["tests"]["test"]}} for one in before]  # not evaluated on all test sets
     for unusable in (other, fewer):
-        assert [(w.row, w.seed) for w in archive.collect(wanted, store, unusable)[1]] == [(0, 1)]
+        assert [(w.row, w.seed) for w in archive.collect(wanted.slots, store, unusable)[1]] == [(0, 1)]
 
 
 def test_where_data_lie_names_no_other_record(config):

@@ -110,7 +110,11 @@ def test_packages_that_are_not_those_of_the_lock_are_named(tmp_path, monkeypatch
         f"torch=={metadata.version('torch')}\nnumpy==0.0.1\nno-such_package==1.0 ; python_version > '3'\nof-others==1.0 ; python_version < '3'\n"
     )
     monkeypatch.setattr(provenance, "LOCKS", (lock,))
-    assert provenance.unlocked.__wrapped__() == ("numpy", "no-such_package")
+    provenance.pinned.cache_clear()
+    assert provenance.unlocked() == ["numpy", "no-such_package"]
+    packages = {name: metadata.version(name) for name in ("sparse-attention", "torch", "numpy")}
+    assert provenance.collect()["packages"] == packages, "those that are installed, with their own versions"
+    provenance.pinned.cache_clear()
 
 
 def test_the_instruction_set_is_recorded():

@@ -106,7 +106,7 @@ def test_commands_of_errors_are_read_as_they_were_meant_from_any_folder(tmp_path
         assert name == "train" and config["paths"]["outputs"] == str(store)
     name, given = words(said(guess, str(store / "x.arff"), {}))
     asked = Request.read([w.replace("NAME,NAME", "p,q") for w in given[1:]], TRAIN, many=True)
-    (one, *_) = sweep.outline(asked).cells
+    (one, *_) = sweep.outline(asked).slots
     assert (name, given[0]) == ("train", "-m") and one.config["data"]["path"] == str(store / "x.arff")
     name, (cell, path) = words(said(guess, str(store / "only"), {}))
     assert (name, cell, parsed(path).value) == ("evaluate", "CELL", str(store / "only"))

@@ -69,7 +69,7 @@ def main(store: str, flags: str, *overrides: str) -> int:
     own.write_text(MAPPING.format(flags=flags, behind=BEHIND))
     asked = [f"paths.outputs={store}", f"paths.data={Path(store).parent / 'data'}", f"plugins=[{own}]", *overrides]
     loaded = [read(page(), "sweep", "demo")]
-    return reproduce.Driver(reproduce.prepared(loaded, reproduce.outline(loaded, asked), asked), Store(store)).run()
+    return reproduce.Driver(reproduce.prepared(reproduce.outline(loaded, asked)), Store(store)).run()
 
 
 if __name__ == "__main__":

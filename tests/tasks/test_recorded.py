@@ -113,8 +113,8 @@ def test_records_of_another_machine_are_added_and_none_is_dropped(
     none, there = f"paths.outputs={tmp_path / 'none'}", tmp_path / "lease"
     path, keys = written / "records" / "pair_demo.jsonl", []
     asked_there, first = archive.read(path)
-    _, cells = records.reproduce.outlined(asked(["seeds=2", none]))
-    for cell, record in zip(cells, first):
+    (plan,) = records.reproduce.outlined(asked(["seeds=2", none]))
+    for cell, record in zip(plan.slots, first):
         keys.append(archive.key(cell.config, cell.family))
         record |= {"key": keys[-1], "seed": 2}
     archive.write(there / "records" / "pair_demo.jsonl", {**asked_there, "arguments": ["seeds=2"]}, first)

@@ -41,7 +41,7 @@ def cells(found, *keys):
             config = config.get(part)
         return config
 
-    return [tuple(at(w.config, key) for key in keys) for w in found.cells]
+    return [tuple(at(w.config, key) for key in keys) for w in found.slots]
 
 
 def grid(name):
@@ -159,7 +159,8 @@ def test_errors(resolved, line):
 
 def test_an_experiment_has_its_rows_and_grids_or_is_unknown(tmp_path, monkeypatch):
     request = Request.read(["seeds=1,2", "profile=paper", "rows=sparsehourglass"], REPRODUCE, ["laha2018_table2"])
-    one, slots = reproduce.outlined(request)
+    (plan,) = reproduce.outlined(request)
+    one, slots = plan.experiment, plan.slots
     assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
     assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"])
     assert {w.seed for w in slots} == {1, 2}
@@ -201,7 +202,7 @@ def test_seeds_can_be_added_to_a_sweep(tmp_path, capsys):
     for words, seeds in (asked | {"seed=range(7,9) runtime.workers=3": "1,2,7,8"}).items():
         _, more = grown("sweep=mine", *words.split())
         assert [w for w in more.typed if w.startswith("seed")] == [f"seed={seeds}"] and "seed=3" not in more.overrides
-        assert {w.seed for w in sweep.outline(more).cells} == {int(n) for n in seeds.split(",")}
+        assert {w.seed for w in sweep.outline(more).slots} == {int(n) for n in seeds.split(",")}
         assert sweep.folder_of(root, more, sweep.outline(more)) == folder
         assert f"it had the seeds 1, 2; it now has seed={seeds}" in capsys.readouterr().err
     for words in (["seed=1,2"], ["seed=3,2,1"]):
@@ -245,11 +246,10 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
         if state == "done":
             write_json(entry.path("manifest.json"), {})
         told = {"state": "done" if name == "deleted" else "queued"} | ({"error": "old"} if name == "failed" else {})
-        cells.append({"cell": f"toy/softmax/{key}", "point": {"gamma": n}, "seed": 1, **told})
-    asked = ["mapping.gamma=0,1,2", "model.hidden_dim=8,16", "seed=1,2", "task=toy"]
-    compare.write_manifest(root, asked, cells)
+        cells.append({"cell": f"toy/softmax/{key}", "point": {"mapping.gamma": n}, "seed": 1, **told})
+    compare.write_manifest(root, ["mapping.gamma=0,1,2", "task=toy"], cells)
     told = compare.read_manifest(root)
-    assert compare.swept(told) == ["mapping.gamma", "model.hidden_dim"]
+    assert compare.points(told)["never_run"] == {"mapping.gamma": 2}
     lost = {one.state: one for one in compare.unfinished(store, told)}
     assert [*lost] == [name for name in states if name != "done"]
     assert (lost["failed"].why, lost["stopped"].why, lost["deleted"].why) == ("no memory", "in epoch 2/3", "")
@@ -271,9 +271,9 @@ def test_a_plan_needs_no_folder_that_can_be_written(resolved, monkeypatch, tmp_p
     assert sweep.plan(read(*asked)) == 0
     told, said = capsys.readouterr().out.splitlines(), "mapping=sum_normalization  cannot be run: mapping=sum_normal"
     assert any(line.startswith(f"  {said}") for line in told) and "1 cannot be run: nothing starts" in told[-1]
-    assert len(sweep.outline(read(*asked)).cells) == 2
+    assert len(sweep.outline(read(*asked)).slots) == 2
     (one,) = reproduce.outline([compose.experiment("demo", "demo")], writes=False)
-    assert one
+    assert one.slots
 
 
 def test_a_store_that_can_only_be_read_shows_the_table_and_names_the_next_step(tmp_path, monkeypatch, capsys):
@@ -283,7 +283,7 @@ def test_a_store_that_can_only_be_read_shows_the_table_and_names_the_next_step(t
     monkeypatch.setattr(compare.comparison, "write", refuse)
     monkeypatch.setattr(compare.comparison, "contents", lambda *_: (Table("x", "The title", "", [], []), {}))
     with pytest.raises(StoreError, match="no files were written: Read-only file system; to=FOLDER"):
-        compare.show([], tmp_path, "t", [])
+        compare.show([], tmp_path, "t", [], [])
     assert "The title" in capsys.readouterr().out
 
 
@@ -297,14 +297,14 @@ def test_compare_takes_the_plugins_of_a_sweep_by_name_and_runs_none(tmp_path, mo
 
 def test_add_with_several_points():
     def adapted(one, text):
-        return reproduce.adapt(one, Request.read([f"add={text}"], REPRODUCE))
+        return one.adapted(added=[reproduce.added(text)])
 
     selects = compose.experiment("laha2018_table2", "demo")
     more = adapted(selects, "fusedmax,lam=[0.01,0.1],gamma=2")
     (row,) = more.rows[len(selects.rows) :]
     assert row.label == "fusedmax(gamma=2, lam=[0.01,0.1])" and set(row.grids) == {"demo"}
-    (slots,) = reproduce.outline([more])
-    swept = (w.config["mapping"] for w in slots)
+    (plan,) = reproduce.outline([more])
+    swept = (w.config["mapping"] for w in plan.slots)
     mine = {(node["lam"], node["gamma"]) for node in swept if node["name"] == "fusedmax"}
     assert mine == {(0.01, 2.0), (0.1, 2.0)}
     plain = replace(selects, columns=tuple(replace(c, select=None) for c in selects.columns[:1]))
