@@ -22,12 +22,11 @@ from torch import Tensor
 
 from .. import active
 from ..reference import OPS as REFERENCE
-from .launcher import LaunchFailed, Starter, launch, starter
+from .launcher import LaunchFailed, Starter, starter
 
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would take minutes to compile
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-_CAPABILITY = (8, 0)
 # Entries of a warp, and how many entries of a row are handled by fewer threads (four times as many in rows above 1,024).
 _FUSED, _OSCAR, _FEW = 128, 256, 256
 _kernels: Any = None
@@ -50,37 +49,29 @@ def _load() -> Any:
 
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
-    here = x.is_cuda or (_INTERPRETED and x.is_cpu)
-    return (
-        here and op not in given_up and bool(_kernels or _load()) and _takes(op, x.shape[-1], x.dtype, x.get_device())
-    )
+    return _here(op, x) and _takes(op, x.shape[-1], x.dtype, x.get_device())
+
+
+def _here(op: str, x: Tensor) -> bool:
+    return (x.is_cuda or (_INTERPRETED and x.is_cpu)) and op not in given_up and bool(_kernels or _load())
 
 
 def _takes(op: str, n: int, dtype: torch.dtype, device: int) -> bool:
     longest = (_LONGEST_GROUPED if op in _GROUPED else _LONGEST) if op in OPS else -1
-    return dtype in _DTYPES and n <= longest and not (device >= 0 and _older(device))
+    return dtype in _DTYPES and n <= longest and too_old(device) is None
 
 
-def too_old(x: Tensor) -> str | None:
-    """Why Triton does not compile for the device of ``x``, as a clause, or None."""
-    return _older(x.get_device()) if x.is_cuda else None
-
-
-@functools.cache
-def _older(device: int) -> str | None:
-    if (capability := torch.cuda.get_device_capability(device)) >= _CAPABILITY:
+def too_old(device: int) -> str | None:
+    """Why Triton does not compile for this device, as a clause, or None."""
+    if (found := capability(device)) >= (8, 0):
         return None
-    return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}; the Triton kernels need 8.0"
-
-
-def newer(x: Tensor) -> bool:
-    """Whether the device of ``x`` has compute capability 9.0 or more; for CPU tensors, `_ELSEWHERE` says it."""
-    return _capability(x.get_device() if x.is_cuda else None) >= (9, 0)
+    return f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}; the Triton kernels need 8.0"
 
 
 @functools.cache
-def _capability(device: int | None) -> tuple[int, int]:
-    return _ELSEWHERE if device is None else torch.cuda.get_device_capability(device)
+def capability(device: int) -> tuple[int, int]:
+    """The compute capability of a device; -1 is that of CPU tensors, for which `_ELSEWHERE` says it."""
+    return torch.cuda.get_device_capability(device) if device >= 0 else _ELSEWHERE
 
 
 _ELSEWHERE = (9, 0)  # of the device that CPU tensors stand for
@@ -98,10 +89,7 @@ def give_up(op: str, error: LaunchFailed) -> None:
 
 def exact(params: dict[str, float]) -> bool:
     """True if float32 is precise enough for these hyperparameters; if not, the reference is used."""
-    for name, value in params.items():
-        if (name == "alpha" and not 1.1 <= value <= 2.0) or (name == "p" and value < 1.05):
-            return False
-    return True
+    return 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
 
 
 class Form(NamedTuple):
@@ -154,16 +142,14 @@ def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) 
     return size1, size2, s0, s1, s2, strides[-1] if sizes and sizes[-1] > 1 else 0
 
 
-def _warps(number: int) -> dict[str, int]:
-    # 64 registers are all that 1,024 threads can have; Triton 3.9 would take half of them
-    return {"num_warps": number, **({"maxnreg": 64} if number == 32 else {})}
-
-
 @functools.lru_cache(512)
 def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
     """The constants of a kernel whose warps have ``each`` entries: one warp has up to 16 short rows."""
     block = 1 << max(4, (n - 1).bit_length())
-    tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, **_warps(min(32, max(1, block // each)))}
+    warps = min(32, max(1, block // each))
+    tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, "num_warps": warps}
+    if warps == 32:
+        tile["maxnreg"] = 64  # all that 1,024 threads can have; Triton 3.9 would take half of them
     return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
 
 
@@ -171,8 +157,7 @@ def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **consta
     """What starts a kernel of `_load` on rows of n entries, and how many rows a program has."""
     kernels = _load()[module]
     if "RULE" in constants:
-        rule = getattr(kernels, constants["RULE"])
-        constants["RULE"] = getattr(rule, "value", rule)
+        constants["RULE"] = getattr(kernels, constants["RULE"]).value
     if constants.get("MASKED") is False:
         constants |= _UNMASKED
     sizes = _sizes(n, each, few)
@@ -200,9 +185,7 @@ class Plan(NamedTuple):
 
 def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
     """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
-    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not (_kernels or _load()):
-        return None
-    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params)
+    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params) if _here(op, x) else None
 
 
 @functools.lru_cache(2048)
@@ -214,14 +197,18 @@ def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **para
 
 @functools.lru_cache(2048)
 def _made(op: str, n: int, masked: bool, **params: float) -> Pair:
-    return OPS[op].make(n, masked, **params)
+    """The forward and the backward for rows of n entries; the reference's where float32 is not precise enough, see `exact`."""
+    if exact(params):
+        return _MAKE[op](n, masked, **params)
+    kernel = REFERENCE[op]
+    return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
 
 
 class Kernel:
-    """One operation; ``make(n, masked, **params)`` makes its forward and backward for rows of n entries."""
+    """One operation."""
 
-    def __init__(self, op: str, make: Callable[..., Pair]):
-        self.op, self.make = op, make
+    def __init__(self, op: str):
+        self.op = op
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
         return _made(self.op, x.shape[-1], form.mask is not None, **params)[0](x.resolve_neg(), form)
@@ -231,27 +218,31 @@ class Kernel:
         return made[1](g.resolve_neg(), y.resolve_neg(), saved, form)
 
 
-def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
-    """The forward of a mapping with a threshold, which saves its scores if ``keep``."""
-    kernel, own = _of(0, "simplex_forward", n, RULE=rule, MASKED=masked)
+def _forward(
+    module: int, name: str, n: int, *numbers: float, keep: bool = False, memory: Any = None, **constants: Any
+) -> Forward:
+    """A forward that saves what ``memory(x)`` makes for its kernel, but for the last, and its scores if ``keep``."""
+    kernel, own = _of(module, name, n, **constants)
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
         p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
-        rows = x.numel() // n
-        kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, scale, r, *layout)
-        return p, (x,) if keep else ()
+        rows, more = x.numel() // n, () if memory is None else memory(x)
+        kernel.go(-(-rows // own), x, x if bits is None else bits, p, *more, rows, n, *numbers, *layout)
+        return p, (x,) if keep else more[:-1]
 
     return forward
+
+
+def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
+    return _forward(0, "simplex_forward", n, scale, r, keep=keep, RULE=rule, MASKED=masked)
 
 
 def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
     kernel, own = _of(0, name, n)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
-        dtype = form[2]
-        dx = torch.empty_like(p) if dtype is None or dtype is p.dtype else torch.empty_like(p, dtype=dtype)
-        rows = p.numel() // n
+        dx, rows = _like(p, form[2]), p.numel() // n
         kernel.go(-(-rows // own), g.contiguous(), p, dx, rows, n, scale, exponent)
         return dx
 
@@ -263,8 +254,6 @@ def _simplex(rule: str, exponent: float, n: int, masked: bool, *, gamma: float) 
 
 
 def _entmax(n: int, masked: bool, *, alpha: float) -> Pair:
-    if not exact({"alpha": alpha}):
-        return _reference("entmax", alpha=alpha)
     rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(alpha, "ENTMAX")
     forward = _project(n, masked, rule, alpha - 1, 1 / (alpha - 1))
     return forward, _weighted(n, "weighted_backward", 1.0, 2 - alpha)
@@ -273,15 +262,7 @@ def _entmax(n: int, masked: bool, *, alpha: float) -> Pair:
 def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Pair:
     if p == 2:
         return _simplex("SPARSEMAX", 0.0, n, masked, gamma=gamma)
-    if not exact({"p": p}):
-        return _reference("pnormmax", p=p, gamma=gamma)
     return _project(n, masked, "PNORMMAX", 1 / gamma, p / (p - 1)), _weighted(n, "pnormmax_backward", p, gamma)
-
-
-def _reference(op: str, **params: float) -> Pair:
-    """Where float32 is not precise enough for the hyperparameters (see `exact`)."""
-    kernel = REFERENCE[op]
-    return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
 
 
 def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
@@ -299,25 +280,22 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    kernel, own = _of(1, f"{op}_forward", n, entries, _FEW, MASKED=masked)
-    back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
+    back, own = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
 
-    def forward(x: Tensor, form: Form) -> Result:
-        bits, layout, dtype = form
-        rows, p, marks = x.numel() // n, _like(x, dtype), torch.empty_like(x, dtype=torch.int8)
-        saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
-        work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
-        programs, mask = -(-rows // own), x if bits is None else bits
-        kernel.go(programs, x, mask, p, *saved, work, rows, n, scale, lam, *layout)
-        return p, saved
+    def work(x: Tensor) -> Tensor:
+        return torch.empty(2 * (x.numel() // n) * (n + 1), dtype=torch.float64, device=x.device)
+
+    def memory(x: Tensor) -> tuple[Tensor, ...]:
+        marks = torch.empty_like(x, dtype=torch.int8)
+        return (marks, torch.empty_like(x, dtype=torch.int16), work(x)) if ordered else (marks, work(x))
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
-        rows, dx = p.numel() // n, _like(p, form[2])
-        work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=p.device)
-        back.go(-(-rows // own_back), g.contiguous(), saved[0], saved[-1], dx, work, rows, n, scale)
+        dx, rows = _like(p, form[2]), p.numel() // n
+        back.go(-(-rows // own), g.contiguous(), saved[0], saved[-1], dx, work(p), rows, n, scale)
         return dx
 
-    return forward, backward
+    how: dict[str, Any] = {"each": entries, "few": _FEW, "MASKED": masked, "memory": memory}
+    return _forward(1, f"{op}_forward", n, scale, lam, **how), backward
 
 
 _MAKE: dict[str, Callable[..., Pair]] = {
@@ -331,4 +309,4 @@ _MAKE: dict[str, Callable[..., Pair]] = {
     "oscarmax": functools.partial(_grouped, "oscarmax", _OSCAR),
 }
 _GROUPED = ("fusedmax", "oscarmax")
-OPS = {op: Kernel(op, make) for op, make in _MAKE.items()}
+OPS = {op: Kernel(op) for op in _MAKE}
