@@ -49,11 +49,8 @@ def _load() -> Any:
 
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
-    return _here(op, x) and _takes(op, x.shape[-1], x.dtype, x.get_device())
-
-
-def _here(op: str, x: Tensor) -> bool:
-    return (x.is_cuda or (_INTERPRETED and x.is_cpu)) and op not in given_up and bool(_kernels or _load())
+    here = (x.is_cuda or (_INTERPRETED and x.is_cpu)) and op not in given_up and bool(_kernels or _load())
+    return here and _takes(op, x.shape[-1], x.dtype, x.get_device())
 
 
 def _takes(op: str, n: int, dtype: torch.dtype, device: int) -> bool:
@@ -185,7 +182,9 @@ class Plan(NamedTuple):
 
 def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
     """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
-    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params) if _here(op, x) else None
+    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not (_kernels or _load()):
+        return None
+    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params)
 
 
 @functools.lru_cache(2048)
@@ -218,24 +217,18 @@ class Kernel:
         return made[1](g.resolve_neg(), y.resolve_neg(), saved, form)
 
 
-def _forward(
-    module: int, name: str, n: int, *numbers: float, keep: bool = False, memory: Any = None, **constants: Any
-) -> Forward:
-    """A forward that saves what ``memory(x)`` makes for its kernel, but for the last, and its scores if ``keep``."""
-    kernel, own = _of(module, name, n, **constants)
+def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
+    """The forward of a mapping with a threshold, which saves its scores if ``keep``."""
+    kernel, own = _of(0, "simplex_forward", n, RULE=rule, MASKED=masked)
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
         p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
-        rows, more = x.numel() // n, () if memory is None else memory(x)
-        kernel.go(-(-rows // own), x, x if bits is None else bits, p, *more, rows, n, *numbers, *layout)
-        return p, (x,) if keep else more[:-1]
+        rows = x.numel() // n
+        kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, scale, r, *layout)
+        return p, (x,) if keep else ()
 
     return forward
-
-
-def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
-    return _forward(0, "simplex_forward", n, scale, r, keep=keep, RULE=rule, MASKED=masked)
 
 
 def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
@@ -280,22 +273,25 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    back, own = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
+    kernel, own = _of(1, f"{op}_forward", n, entries, _FEW, MASKED=masked)
+    back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
 
-    def work(x: Tensor) -> Tensor:
-        return torch.empty(2 * (x.numel() // n) * (n + 1), dtype=torch.float64, device=x.device)
-
-    def memory(x: Tensor) -> tuple[Tensor, ...]:
-        marks = torch.empty_like(x, dtype=torch.int8)
-        return (marks, torch.empty_like(x, dtype=torch.int16), work(x)) if ordered else (marks, work(x))
+    def forward(x: Tensor, form: Form) -> Result:
+        bits, layout, dtype = form
+        rows, p, marks = x.numel() // n, _like(x, dtype), torch.empty_like(x, dtype=torch.int8)
+        saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
+        work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
+        programs, mask = -(-rows // own), x if bits is None else bits
+        kernel.go(programs, x, mask, p, *saved, work, rows, n, scale, lam, *layout)
+        return p, saved
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
-        dx, rows = _like(p, form[2]), p.numel() // n
-        back.go(-(-rows // own), g.contiguous(), saved[0], saved[-1], dx, work(p), rows, n, scale)
+        rows, dx = p.numel() // n, _like(p, form[2])
+        work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=p.device)
+        back.go(-(-rows // own_back), g.contiguous(), saved[0], saved[-1], dx, work, rows, n, scale)
         return dx
 
-    how: dict[str, Any] = {"each": entries, "few": _FEW, "MASKED": masked, "memory": memory}
-    return _forward(1, f"{op}_forward", n, scale, lam, **how), backward
+    return forward, backward
 
 
 _MAKE: dict[str, Callable[..., Pair]] = {

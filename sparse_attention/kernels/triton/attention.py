@@ -101,7 +101,8 @@ def forward(
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    small = heads > 0 and short.takes(q, m, e, bias, powers, scales, slopes, sinks)
+    block = short.block(q, m, e, bias, powers, scales, slopes, sinks) if heads else None
+    small = block is not None
     if not (small or mask is None):
         lengths = _ends(mask, lengths, lead, m)
     few = not (small or save) and powers is None and 0 < m < rows._LONGEST
@@ -111,9 +112,7 @@ def forward(
         forms = lengths, spans, None, None, scales, slopes, sinks
         saved = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), sizes)
         return decoding.forward(q, k, v, room, bias, mask, saved), None
-    if small:
-        block = short.block(m, q.dtype)
-    else:
+    if block is None:
         laden = not (powers is scales is slopes is bias is mask is None)
         newer = q.dtype == torch.float32 and rows.capability(q.get_device()) >= (9, 0)
         block = _block(d, e, q.dtype, laden, bias is not None, newer)

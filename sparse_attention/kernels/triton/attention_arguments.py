@@ -67,12 +67,14 @@ def visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, .
     """
     alpha, scale = saved.alpha, saved.scale
     forms: Any = saved[1:TENSORS]
-    lengths, spans, bias, powers, *_ = forms
+    lengths, spans, bias, powers, scales, slopes, sinks = forms
     # an argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither
     sees = (1 if saved.causal else 0) + (0 if lengths is None else 2)
     per_head = 0 if spans is None or len(spans) == 1 else 2 * q.shape[-2]
-    at, row, key = (q, 0, 0) if bias is None else layout(bias, saved.lead)
     factors = (scale * (alpha - 1), 1 / (alpha - 1)) if powers is None else (scale, 0.0)
+    if lengths is spans is bias is powers is scales is slopes is sinks is None:
+        return (no_lengths(q.device), *(q,) * 7), (sees, 0, 0, 0, *factors)
+    at, row, key = (q, 0, 0) if bias is None else layout(bias, saved.lead)
     tensors: list[Any] = [q if x is None else x for x in forms]
     tensors[0] = no_lengths(q.device) if lengths is None else lengths
     return (*tensors[:3], at, *tensors[3:]), (sees, per_head, row, key, *factors)

@@ -24,8 +24,7 @@ SIZES = ["n", "m", "repeat", "room", "sees", "per_head", "turns"]
 @triton.jit(do_not_specialize=SIZES)
 def decode_scores(
     q_ptr, k_ptr, lengths_ptr, spans_ptr, scales_ptr, slopes_ptr, sinks_ptr, x_ptr, n, m, d, repeat, room, sees, per_head, factor,
-    SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr,
+    SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr,
 ):  # fmt: skip
     """x [H, n, m], or [H, n, m + 1] with the sink's score at the end, of q [H, n, d] and k [G, room, d]; -inf is hidden."""
     width = m + (1 if tile.SINK & FORMS else 0)

@@ -19,13 +19,17 @@ _KEYS = (32, 64, 128)  # of a block: few sizes, since each is compiled
 _LARGEST = {torch.float32: 64 * 64, torch.float16: 128 * 128, torch.bfloat16: 128 * 128}  # keys times channels
 
 
-def takes(q: Tensor, m: int, e: int, *learned: Tensor | None) -> bool:
-    """Whether the kernels take q, m keys and values of e channels; ``learned``: the forms that they do not know."""
+def block(q: Tensor, m: int, e: int, *learned: Tensor | None) -> tuple[int, int] | None:
+    """The numbers of queries and keys of a block; None if the kernels do not take q, m keys and values of e channels.
+
+    learned: the forms that they do not know.
+    """
     n, d = q.shape[-2:]
     most = min(MOST, measured(q.get_device())) if q.is_cuda else MOST
-    if not (0 < m <= most and 0 < n <= most) or any(x is not None for x in learned):
-        return False
-    return _fits(m, d, e, q.dtype)
+    if not (0 < m <= most and 0 < n <= most and _fits(m, d, e, q.dtype)) or any(x is not None for x in learned):
+        return None
+    keys = next(x for x in _KEYS if m <= x)
+    return 16 if q.dtype == torch.float32 and keys > 64 else 32, keys
 
 
 @functools.lru_cache(4096)
@@ -34,12 +38,6 @@ def _fits(m: int, d: int, e: int, dtype: torch.dtype) -> bool:
     both = args.channels("D", d)["D2"] + args.channels("E", e)["E2"] > 0
     size = next(x for x in _KEYS if m <= x) * max(d, e) * (1 + both)
     return max(d, e) <= 128 and size <= _LARGEST[dtype] and not (both and dtype == torch.float32)
-
-
-def block(m: int, dtype: torch.dtype) -> tuple[int, int]:
-    """The numbers of queries and keys of a block."""
-    keys = next(x for x in _KEYS if m <= x)
-    return 16 if dtype == torch.float32 and keys > 64 else 32, keys
 
 
 def record(device: int | None = None) -> Path:
