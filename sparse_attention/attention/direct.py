@@ -41,7 +41,7 @@ def attend(
         return None
     if transformed() or _forward_ad._current_level >= 0 or exporting() or kernels.active() == "reference":
         return None
-    if "attention" in given_up or not _load() or too_old(q) or k.is_neg() or v.is_neg():
+    if "attention" in given_up or not _load() or too_old(q.get_device()) or k.is_neg() or v.is_neg():
         return None
     found = _of(mapping, params)
     if found is None:

@@ -1,5 +1,6 @@
 """Fused attention on the GPU against the composition of matrix products and mapping, in float64 on the CPU."""
 
+import math
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,6 @@ from sparse_attention.kernels.triton import _INTERPRETED, attention, attention_a
 pytestmark = pytest.mark.gpu
 KERNELS = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
 SMALL_KERNELS = ["short_forward", "short_backward"]
-BLOCK = (16, 16) if _INTERPRETED else None
 # The last digits of tied scores depend on the processor. Half precision rounds weights and their gradients.
 TOLERANCE = {torch.float32: 5e-6, torch.float16: 2.0**-9, torch.bfloat16: 2.0**-6}
 if _INTERPRETED:
@@ -59,6 +59,25 @@ def blocks(monkeypatch) -> None:
     monkeypatch.setattr(short, "MOST", 0)
 
 
+@pytest.fixture
+def small_blocks(monkeypatch) -> None:
+    """So that small inputs have several."""
+    monkeypatch.setattr(attention, "_block", lambda *_: (16, 16))
+
+
+def parts(saved: attention_arguments.Saved) -> tuple[Tensor, Tensor, Tensor]:
+    """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
+    heads, n, m, e = saved.sizes
+    if saved.short:
+        return *saved.state.view(2, heads, n), torch.empty(0)
+    blocks = heads, -(-n // saved.block[0]), -(-m // saved.block[1])
+    top, tau, places = saved.state[heads * n * e :].split(
+        [heads * n, heads * n, saved.state.numel() - heads * n * (e + 2)]
+    )
+    flags = places[math.prod(blocks) :].view(torch.int8)[: math.prod(blocks)]
+    return top.view(heads, n), tau.view(heads, n), flags.view(blocks)
+
+
 def drawn(seed: int, *shapes: tuple[int, ...]) -> list[Tensor]:
     """Small whole numbers over 4: every type holds them, and float32 holds their products, so that all see the same scores."""
     generator = torch.Generator().manual_seed(seed)
@@ -80,6 +99,8 @@ def test_differences_may_be_of_two_tensors_on_the_gpu(device) -> None:
 @pytest.mark.parametrize("small", [False, True], ids=["blocks", "short"])
 @pytest.mark.parametrize("case, dtype", TYPED, ids=[f"{case[0]}, {case[1]:g}, {dtype}" for case, dtype in TYPED])
 def test_the_kernels_equal_the_composition(case, dtype, small, device, launched, monkeypatch) -> None:
+    if _INTERPRETED:
+        monkeypatch.setattr(attention, "_block", lambda *_: (16, 16))
     name, alpha, H, G, n, m, d, e, causal, lengths = case
     q, k, v, g = drawn(m, (H, n, d), (G, m, d), (G, m, e), (H, n, e))
     k = k[:, :1].expand_as(k) if name == "ties" else k * 2.0**14 if name == "huge scores" else k
@@ -93,7 +114,7 @@ def test_the_kernels_equal_the_composition(case, dtype, small, device, launched,
     ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
     monkeypatch.setattr(short, "MOST", 128 if small else 0)
     monkeypatch.setattr(short, "_fits", lambda *_: True)  # spilled registers change no value
-    given = {"alpha": alpha, "scale": 0.25, "causal": causal, "lengths": lengths, "block": None if small else BLOCK}
+    given = {"alpha": alpha, "scale": 0.25, "causal": causal, "lengths": lengths}
     out, saved = attention.forward(*ours, **given)
     found = (out, *attention.gradients(g.to(device), *ours, saved)[:3])
     assert launched == (SMALL_KERNELS if small else KERNELS)
@@ -108,7 +129,7 @@ def test_the_kernels_equal_the_composition(case, dtype, small, device, launched,
     assert max(float(relative(*pair).max()) for pair in zip(found, expected)) <= TOLERANCE[dtype]
     scores = reading.times(wide[0] * 0.25, wide[1].mT) * (alpha - 1)
     scores = scores if keep is None else scores.masked_fill(~keep, -torch.inf)
-    top, tau = (x.cpu().double()[..., None] for x in (saved.state.view(2, H, n) if small else saved.parts()[:2]))
+    top, tau = (x.cpu().double()[..., None] for x in parts(saved)[:2])
     support = (scores - top) - tau > 1e-7
     assert torch.equal(support[:, rows], (weights > 1e-14)[:, rows])
 
@@ -204,13 +225,13 @@ def test_every_public_form_takes_the_kernels(form, device, launched, monkeypatch
         assert max(float(x.max()) for x in errors) < bound
 
 
-def test_blocks_that_nothing_reaches_are_not_looked_at(device) -> None:
+def test_blocks_that_nothing_reaches_are_not_looked_at(small_blocks, device) -> None:
     q, k = (x.to(device) for x in drawn(3, (1, 80, 8), (1, 90, 8)))
     spans = forms.spans_of(80, 90, (5, 0), None, q.device)[None]
     mask = torch.arange(90, device=device).view(1, 1, 90) < 50
-    _, near = attention.forward(q, k, k, alpha=2.0, scale=0.25, spans=spans, block=BLOCK or (16, 16))
-    _, early = attention.forward(q, k, k, alpha=2.0, scale=0.25, mask=mask, lead=(1,), block=BLOCK or (16, 16))
-    assert (near.parts()[2] == 0).double().mean() > 0.5 and early.lengths.max() <= 50
+    _, near = attention.forward(q, k, k, alpha=2.0, scale=0.25, spans=spans)
+    _, early = attention.forward(q, k, k, alpha=2.0, scale=0.25, mask=mask, lead=(1,))
+    assert (parts(near)[2] == 0).double().mean() > 0.5 and early.lengths.max() <= 50
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -279,15 +300,15 @@ FEW: list[tuple[str, float, int, bool, dict[str, Any]]] = [
 @pytest.mark.parametrize("case", FEW, ids=[case[0] for case in FEW])
 def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> None:
     """The cache has free memory, filled with NaN, behind the keys of a group. Hidden values may be NaN, too."""
-    _, alpha, n, causal, parts = case
+    _, alpha, n, causal, own = case
     H, G, m, room = 4, 2, 150, 200
     q, k, v = (x.to(dtype) for x in drawn(n, (H, n, 40), (G, room, 40), (G, room, 36)))
     k[:, m:], v[:, m:] = torch.nan, torch.nan
-    each = {key: torch.tensor(parts[key]) for key in ("lengths", "sinks", "slopes") if key in parts}
-    if "scales" in parts:
+    each = {key: torch.tensor(own[key]) for key in ("lengths", "sinks", "slopes") if key in own}
+    if "scales" in own:
         each["scales"] = torch.randint(1, 5, (H, n), generator=torch.Generator().manual_seed(1)) / 4
-    spans = forms.spans_of(n, m, parts["window"], None, None)[None] if "window" in parts else None
-    bias, mask = (quarters(n, m), quarters(2, 2, 1, m) > -0.5) if "bias" in parts else (None, None)
+    spans = forms.spans_of(n, m, own["window"], None, None)[None] if "window" in own else None
+    bias, mask = (quarters(n, m), quarters(2, 2, 1, m) > -0.5) if "bias" in own else (None, None)
     given = {
         key: None if x is None else x.to(device)
         for key, x in {**each, "spans": spans, "bias": bias, "mask": mask}.items()
@@ -304,8 +325,8 @@ def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> Non
     with sa.kernels.use("reference"):
         expected, _ = composition.attend(q.double(), k[:, :m].double(), v[:, :m].double(), 0.25, mapped, keep)
     assert float(relative(out, expected).max()) <= TOLERANCE[dtype]
-    if not (causal or parts):  # the same with the kernels of many queries
-        again = attention.forward(*views, alpha=alpha, scale=0.25, save=True, block=BLOCK)[0]
+    if not (causal or own):  # the same with the kernels of many queries
+        again = attention.forward(*views, alpha=alpha, scale=0.25, save=True)[0]
         assert float(relative(again, expected).max()) <= TOLERANCE[dtype]
 
 
@@ -365,17 +386,17 @@ def test_hooks_and_checkpoints_see_what_is_saved(device, launched) -> None:
     assert launched == KERNELS[:1] * 2 + KERNELS[1:] + KERNELS
 
 
-def test_memory_need_not_be_zero_before(device, monkeypatch) -> None:
+def test_memory_need_not_be_zero_before(small_blocks, device, monkeypatch) -> None:
     """Windows and lengths hide whole blocks, whose flags the forward clears."""
     q, k = (x.to(device) for x in drawn(3, (2, 80, 8), (2, 90, 8)))
     spans = forms.spans_of(80, 90, (5, 0), None, q.device)[None]
-    given = {"alpha": 2.0, "scale": 0.25, "spans": spans, "causal": True, "block": BLOCK or (16, 16)}
+    given = {"alpha": 2.0, "scale": 0.25, "spans": spans, "causal": True}
     out, saved = attention.forward(q, k, k, **given)
     found = out, *attention.gradients(q, q, k, k, saved)[:3]
     empty = torch.empty
     monkeypatch.setattr(torch, "empty", lambda *size, **more: empty(*size, **more).fill_(2))
     out, again = attention.forward(q, k, k, **given)
-    assert torch.equal(again.parts()[2], saved.parts()[2]) and (again.parts()[2] == 0).any()
+    assert torch.equal(parts(again)[2], parts(saved)[2]) and (parts(again)[2] == 0).any()
     assert all(map(torch.equal, found, (out, *attention.gradients(q, q, k, k, again)[:3])))
 
 

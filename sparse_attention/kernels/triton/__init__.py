@@ -22,12 +22,11 @@ from torch import Tensor
 
 from .. import active
 from ..reference import OPS as REFERENCE
-from .launcher import LaunchFailed, Starter, launch, starter
+from .launcher import LaunchFailed, Starter, starter
 
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would take minutes to compile
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-_CAPABILITY = (8, 0)
 # Entries of a warp, and how many entries of a row are handled by fewer threads (four times as many in rows above 1,024).
 _FUSED, _OSCAR, _FEW = 128, 256, 256
 _kernels: Any = None
@@ -50,37 +49,26 @@ def _load() -> Any:
 
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
-    here = x.is_cuda or (_INTERPRETED and x.is_cpu)
-    return (
-        here and op not in given_up and bool(_kernels or _load()) and _takes(op, x.shape[-1], x.dtype, x.get_device())
-    )
+    here = (x.is_cuda or (_INTERPRETED and x.is_cpu)) and op not in given_up and bool(_kernels or _load())
+    return here and _takes(op, x.shape[-1], x.dtype, x.get_device())
 
 
 def _takes(op: str, n: int, dtype: torch.dtype, device: int) -> bool:
     longest = (_LONGEST_GROUPED if op in _GROUPED else _LONGEST) if op in OPS else -1
-    return dtype in _DTYPES and n <= longest and not (device >= 0 and _older(device))
+    return dtype in _DTYPES and n <= longest and too_old(device) is None
 
 
-def too_old(x: Tensor) -> str | None:
-    """Why Triton does not compile for the device of ``x``, as a clause, or None."""
-    return _older(x.get_device()) if x.is_cuda else None
-
-
-@functools.cache
-def _older(device: int) -> str | None:
-    if (capability := torch.cuda.get_device_capability(device)) >= _CAPABILITY:
+def too_old(device: int) -> str | None:
+    """Why Triton does not compile for this device, as a clause, or None."""
+    if (found := capability(device)) >= (8, 0):
         return None
-    return f"{torch.cuda.get_device_name(device)} has compute capability {capability[0]}.{capability[1]}; the Triton kernels need 8.0"
-
-
-def newer(x: Tensor) -> bool:
-    """Whether the device of ``x`` has compute capability 9.0 or more; for CPU tensors, `_ELSEWHERE` says it."""
-    return _capability(x.get_device() if x.is_cuda else None) >= (9, 0)
+    return f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}; the Triton kernels need 8.0"
 
 
 @functools.cache
-def _capability(device: int | None) -> tuple[int, int]:
-    return _ELSEWHERE if device is None else torch.cuda.get_device_capability(device)
+def capability(device: int) -> tuple[int, int]:
+    """The compute capability of a device; -1 is that of CPU tensors, for which `_ELSEWHERE` says it."""
+    return torch.cuda.get_device_capability(device) if device >= 0 else _ELSEWHERE
 
 
 _ELSEWHERE = (9, 0)  # of the device that CPU tensors stand for
@@ -98,10 +86,7 @@ def give_up(op: str, error: LaunchFailed) -> None:
 
 def exact(params: dict[str, float]) -> bool:
     """True if float32 is precise enough for these hyperparameters; if not, the reference is used."""
-    for name, value in params.items():
-        if (name == "alpha" and not 1.1 <= value <= 2.0) or (name == "p" and value < 1.05):
-            return False
-    return True
+    return 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
 
 
 class Form(NamedTuple):
@@ -154,16 +139,14 @@ def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) 
     return size1, size2, s0, s1, s2, strides[-1] if sizes and sizes[-1] > 1 else 0
 
 
-def _warps(number: int) -> dict[str, int]:
-    # 64 registers are all that 1,024 threads can have; Triton 3.9 would take half of them
-    return {"num_warps": number, **({"maxnreg": 64} if number == 32 else {})}
-
-
 @functools.lru_cache(512)
 def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
     """The constants of a kernel whose warps have ``each`` entries: one warp has up to 16 short rows."""
     block = 1 << max(4, (n - 1).bit_length())
-    tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, **_warps(min(32, max(1, block // each)))}
+    warps = min(32, max(1, block // each))
+    tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, "num_warps": warps}
+    if warps == 32:
+        tile["maxnreg"] = 64  # all that 1,024 threads can have; Triton 3.9 would take half of them
     return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
 
 
@@ -171,8 +154,7 @@ def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **consta
     """What starts a kernel of `_load` on rows of n entries, and how many rows a program has."""
     kernels = _load()[module]
     if "RULE" in constants:
-        rule = getattr(kernels, constants["RULE"])
-        constants["RULE"] = getattr(rule, "value", rule)
+        constants["RULE"] = getattr(kernels, constants["RULE"]).value
     if constants.get("MASKED") is False:
         constants |= _UNMASKED
     sizes = _sizes(n, each, few)
@@ -214,14 +196,18 @@ def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **para
 
 @functools.lru_cache(2048)
 def _made(op: str, n: int, masked: bool, **params: float) -> Pair:
-    return OPS[op].make(n, masked, **params)
+    """The forward and the backward for rows of n entries; the reference's where float32 is not precise enough, see `exact`."""
+    if exact(params):
+        return _MAKE[op](n, masked, **params)
+    kernel = REFERENCE[op]
+    return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
 
 
 class Kernel:
-    """One operation; ``make(n, masked, **params)`` makes its forward and backward for rows of n entries."""
+    """One operation."""
 
-    def __init__(self, op: str, make: Callable[..., Pair]):
-        self.op, self.make = op, make
+    def __init__(self, op: str):
+        self.op = op
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
         return _made(self.op, x.shape[-1], form.mask is not None, **params)[0](x.resolve_neg(), form)
@@ -249,9 +235,7 @@ def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
     kernel, own = _of(0, name, n)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
-        dtype = form[2]
-        dx = torch.empty_like(p) if dtype is None or dtype is p.dtype else torch.empty_like(p, dtype=dtype)
-        rows = p.numel() // n
+        dx, rows = _like(p, form[2]), p.numel() // n
         kernel.go(-(-rows // own), g.contiguous(), p, dx, rows, n, scale, exponent)
         return dx
 
@@ -263,8 +247,6 @@ def _simplex(rule: str, exponent: float, n: int, masked: bool, *, gamma: float) 
 
 
 def _entmax(n: int, masked: bool, *, alpha: float) -> Pair:
-    if not exact({"alpha": alpha}):
-        return _reference("entmax", alpha=alpha)
     rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(alpha, "ENTMAX")
     forward = _project(n, masked, rule, alpha - 1, 1 / (alpha - 1))
     return forward, _weighted(n, "weighted_backward", 1.0, 2 - alpha)
@@ -273,15 +255,7 @@ def _entmax(n: int, masked: bool, *, alpha: float) -> Pair:
 def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Pair:
     if p == 2:
         return _simplex("SPARSEMAX", 0.0, n, masked, gamma=gamma)
-    if not exact({"p": p}):
-        return _reference("pnormmax", p=p, gamma=gamma)
     return _project(n, masked, "PNORMMAX", 1 / gamma, p / (p - 1)), _weighted(n, "pnormmax_backward", p, gamma)
-
-
-def _reference(op: str, **params: float) -> Pair:
-    """Where float32 is not precise enough for the hyperparameters (see `exact`)."""
-    kernel = REFERENCE[op]
-    return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
 
 
 def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
@@ -331,4 +305,4 @@ _MAKE: dict[str, Callable[..., Pair]] = {
     "oscarmax": functools.partial(_grouped, "oscarmax", _OSCAR),
 }
 _GROUPED = ("fusedmax", "oscarmax")
-OPS = {op: Kernel(op, make) for op, make in _MAKE.items()}
+OPS = {op: Kernel(op) for op in _MAKE}

@@ -79,7 +79,7 @@ def main(*command: str) -> str | None:
         return "No CUDA device is here. Name the one to compile for, for example --arch sm_90."
     else:
         rows._ELSEWHERE = torch.cuda.get_device_capability()
-    rows._capability.cache_clear()
+    rows.capability.cache_clear()
     started: list[Any] = []
     launcher.instead = lambda kernel, programs, *rest, **constants: started.append((kernel, rest, constants))
     try:

@@ -23,13 +23,13 @@ from torch import Tensor
 
 from .. import triton as rows
 from . import attention_arguments as args
-from . import decoding, short
+from . import short
 from .attention_arguments import TENSORS, Saved
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
 
-# Up to this many queries of a group, without gradients, their scores are stored; see ``decoding_kernels``
+# Up to this many queries of a group, without gradients, their scores are stored; see ``decoding``
 _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 
 
@@ -39,11 +39,11 @@ class Gradients(NamedTuple):
     q: Tensor
     k: Tensor
     v: Tensor
-    bias: Tensor | None
-    alphas: Tensor | None
-    scales: Tensor | None
-    slopes: Tensor | None
-    sinks: Tensor | None
+    bias: Tensor | None = None
+    alphas: Tensor | None = None
+    scales: Tensor | None = None
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None
 
 
 def _block(d: int, e: int, dtype: torch.dtype, laden: bool, biased: bool, newer: bool) -> tuple[int, int]:
@@ -71,7 +71,7 @@ def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
         return f"the Triton kernels take float32, float16 or bfloat16, not {q.dtype}, {k.dtype} and {v.dtype}"
     if max(q.shape[-1], v.shape[-1]) > WIDEST:
         return f"heads have {q.shape[-1]} and {v.shape[-1]} channels, the Triton kernels take up to {WIDEST}"
-    return rows.too_old(q) if rows._load() else "Triton is not installed"
+    return rows.too_old(q.get_device()) if rows._load() else "Triton is not installed"
 
 
 def forward(
@@ -87,13 +87,12 @@ def forward(
 ) -> tuple[Tensor, Saved | None]:
     """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v need not be adjacent in memory.
 
-    given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes,
-    sinks, lead, and block, the numbers of queries and keys computed together. q is contiguous; all three may have more dimensions in
-    the place of H and G, which the result then has, too.
+    given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes, sinks
+    and lead. q is contiguous; all three may have more dimensions in the place of H and G, which the result then has, too.
     """
     own, heads, groups = given.get, q.shape[:-2].numel(), k.shape[:-2].numel()
-    n, m, e = q.shape[-2], k.shape[-2], v.shape[-1]
-    lead, block = own("lead") or (heads,), own("block")
+    (n, d), (m, e) = q.shape[-2:], v.shape[-2:]
+    lead, sizes = own("lead") or (heads,), (heads, n, m, e)
     k, v, room = args.together(k, v)
     lengths = spans = bias = mask = powers = scales = slopes = sinks = None
     if len(given) > 1 or "lead" not in given:
@@ -102,72 +101,63 @@ def forward(
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    if block is None and heads and short.takes(q, m, e, bias, powers, scales, slopes, sinks):
-        forms = lengths, spans, None if mask is None else mask.view(torch.uint8), None, None, None, None
-        whole = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e), True)
-        return short.forward(q, k, v, room, whole, prepare if save else None)
-    lengths = lengths if mask is None else _ends(mask, lengths, lead, m)
-    few = not save and block is None and powers is None and 0 < m < rows._LONGEST
-    few = few and heads * n <= _DECODED[q.dtype] * groups
+    block = short.block(q, m, e, bias, powers, scales, slopes, sinks) if heads else None
+    small = block is not None
+    if not (small or mask is None):
+        lengths = _ends(mask, lengths, lead, m)
+    few = not (small or save) and powers is None and 0 < m < rows._LONGEST
+    if few and heads * n <= _DECODED[q.dtype] * groups:
+        from . import decoding  # loads Triton
+
+        forms = lengths, spans, None, None, scales, slopes, sinks
+        saved = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), sizes)
+        return decoding.forward(q, k, v, room, bias, mask, saved), None
     if block is None:
         laden = not (powers is scales is slopes is bias is mask is None)
-        newer = q.dtype == torch.float32 and rows.newer(q)
-        block = _block(q.shape[-1], e, q.dtype, laden, bias is not None, newer)
-    rest = lead, alpha, scale, causal, block, (heads, n, m, e)
-    if few:
-        return decoding.forward(
-            q, k, v, room, mask, Saved(q, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
-        ), None
+        newer = q.dtype == torch.float32 and rows.capability(q.get_device()) >= (9, 0)
+        block = _block(d, e, q.dtype, laden, bias is not None, newer)
     if mask is not None:
         bias = mask.view(torch.uint8) if bias is None else torch.where(mask, bias, -torch.inf)
-    out = torch.empty_like(q) if e == q.shape[-1] else q.new_empty(*q.shape[:-1], e)
+    out = torch.empty_like(q) if e == d else q.new_empty(*q.shape[:-1], e)
     blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
-    size = heads * n * (e + 2 if save else 2) + args.room_of_blocks(heads, blocks, key_blocks)
+    places = heads * blocks * key_blocks  # in a list of blocks, and the number of their flags
+    size = 2 * heads * n if small else heads * n * (e + 2 if save else 2) + places + -(-places // 4)
     state = torch.empty(size, dtype=torch.float32, device=q.device)
-    saved = Saved(state, lengths, spans, bias, powers, scales, slopes, sinks, *rest)
+    forms = lengths, spans, bias, powers, scales, slopes, sinks
+    saved = Saved(state, *forms, lead, alpha, scale, causal, block, sizes, small)
     visible, numbers = args.visible(q, saved)
-    sizes = n, m, q.shape[-1], e, heads // max(groups, 1), room, *numbers
     (start,) = _starters(q, saved, save, False)
-    if save:
-        prepare(start, q, k, v, saved)
-    start.go(heads * blocks, q, k, v, *visible, out, state, *sizes)
+    if save and q.is_cuda and (id(start), q.device) not in _prepared:
+        _prepared.add((id(start), q.device))
+        prepare(q, k, v, saved)
+    start.go(heads * blocks, q, k, v, *visible, out, state, n, m, d, e, heads // max(groups, 1), room, *numbers)
     return out, saved if save else None
 
 
 _prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gradients' kernels are compiled
 
 
-def prepare(start: rows.Starter, q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
-    """Compile the kernels of `gradients` while ``start``, the forward kernel, is compiled."""
-    if q.is_cuda and (id(start), q.device) not in _prepared:
-        _prepared.add((id(start), q.device))
-        _prepare(q, k, v, saved)
-
-
-def _prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
-    """Without values, on the meta device."""
+def prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
+    """Compile the kernels of `gradients` while the forward kernel is compiled: without values, on the meta device."""
 
     def meta(x: Any) -> Any:
         return None if x is None else x.detach().to("meta")
 
     q_, k_, v_ = map(meta, (q, k, v))
     g, of = q_.new_empty(*q.shape[:-1], v.shape[-1]), Saved(*map(meta, saved[:TENSORS]), *saved[TENSORS:])
-    rows.launcher.ahead(q.device, lambda launch: gradients(g, q_, k_, v_, of, launch=launch))
+    gradients(g, q_, k_, v_, of, through=lambda starter: rows.launcher.ahead(starter, q.device))
 
 
 def gradients(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, launch: Any = None
+    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, through: Any = None
 ) -> Gradients:
     """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out is contiguous.
 
-    ``launch`` replaces that of the rows, see `launcher.ahead`.
+    ``through`` gives what takes the place of a `Starter`, see `launcher.ahead`.
     """
-    if saved.short:
-        dq, dk, dv = short.gradients(grad_out, q, k, v, saved, launch)
-        return Gradients(dq, dk, dv, None, None, None, None, None)
     heads, n, m, e = saved.sizes
     groups, d = k.shape[:-2].numel(), q.shape[-1]
-    blocks, key_blocks = saved.blocks
+    blocks, key_blocks = -(-n // saved.block[0]), -(-m // saved.block[1])
     repeat = heads // max(groups, 1)
     dq, (k, v, room) = torch.empty_like(q), args.together(k, v)
     parts = repeat if groups * key_blocks < args.FEW else 1
@@ -176,20 +166,20 @@ def gradients(
     else:
         wide = torch.float32 if parts > 1 else k.dtype
         dk, dv = (x.new_empty(groups * parts, m, x.shape[-1], dtype=wide) for x in (k, v))
-    learned = saved.scales, saved.slopes, saved.sinks, saved.powers
-    some = any(x is not None for x in learned)
-    along = torch.empty(heads * (n + blocks * key_blocks), dtype=torch.float32, device=q.device)
-    dforms = torch.empty(4, heads, n, dtype=torch.float32, device=q.device) if some else along
     visible, numbers = args.visible(q, saved)
     given = grad_out, q, k, v, *visible, saved.state
     sizes = n, m, d, e, repeat, room, *numbers, saved.scale
-    of_queries, of_keys = _starters(q, saved, True, True)
-    if launch is not None:
-        launch(of_queries.kernel, heads * blocks, *given, along, dq, dforms, *sizes, **of_queries.constants)
-        launch(of_keys.kernel, groups * parts * key_blocks, *given, along, dk, dv, *sizes, parts, **of_keys.constants)
-        return Gradients(dq, dk, dv, None, None, None, None, None)
-    of_queries.go(heads * blocks, *given, along, dq, dforms, *sizes)
-    of_keys.go(groups * parts * key_blocks, *given, along, dk, dv, *sizes, parts)
+    starters = _starters(q, saved, True, True)
+    *of_queries, of_keys = starters if through is None else map(through, starters)
+    learned = saved.scales, saved.slopes, saved.sinks, saved.powers
+    some = any(x is not None for x in learned)
+    if saved.short:
+        of_keys.go(groups * parts, *given, dq, dk, dv, *sizes, parts)
+    else:
+        along = torch.empty(heads * (n + blocks * key_blocks), dtype=torch.float32, device=q.device)
+        dforms = torch.empty(4, heads, n, dtype=torch.float32, device=q.device) if some else along
+        of_queries[0].go(heads * blocks, *given, along, dq, dforms, *sizes)
+        of_keys.go(groups * parts * key_blocks, *given, along, dk, dv, *sizes, parts)
     if parts > 1:
         dk, dv = (x.view(groups, parts, m, x.shape[-1]).sum(1).to(q.dtype) for x in (dk, dv))
     dbias = None
@@ -199,11 +189,11 @@ def gradients(
         matrices, over = _sharing(of, saved.lead)
         dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
         programs = len(matrices) * key_blocks * (1 if over else blocks)
-        arrays = *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1]
-        rows.launch(attend_bias_backward, programs, *arrays, OVER=over, **of_queries.constants)
+        start = rows.starter(attend_bias_backward, OVER=over, **of_queries[0].constants)
+        start.go(programs, *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1])
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
     if not some:
-        return Gradients(dq, dk, dv, dbias, None, None, None, None)
+        return Gradients(dq, dk, dv, dbias)
     each = zip(dforms, learned)
     dscales, dslopes, dsinks, dalphas = (None if y is None else x if y is saved.scales else x.sum(1) for x, y in each)
     return Gradients(dq, dk, dv, dbias, dalphas, dscales, dslopes, dsinks)
@@ -230,30 +220,28 @@ def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -
 
 def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows.Starter, ...]:
     """What starts the kernels, the same for the same kind of call."""
-    _, _, spans, bias, powers, *_ = saved
-    alpha = saved.alpha if saved.alpha in (1.5, 2.0) else None  # all others share kernels
-    biased = 0 if bias is None else 2 if bias.dtype == torch.uint8 else 1
-    given = spans is not None, biased, powers is not None, alpha, args.bits(saved)
-    return _of_kind(*given, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, rows._INTERPRETED)
+    rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY") if saved.powers is None else "EACH"
+    biased = 0 if saved.bias is None else 2 if saved.bias.dtype == torch.uint8 else 1
+    kind = rule, saved.spans is not None, biased, args.bits(saved)
+    return _of_kind(*kind, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, saved.short)
 
 
 @functools.lru_cache(1024)
 def _of_kind(
-    spans: bool, bias: int, powers: bool, alpha: float | None, forms: int, block: tuple[int, int], d: int, e: int, dtype: torch.dtype, save: bool, backward: bool, interpreted: bool,
+    rule: str, spans: bool, bias: int, forms: int, block: tuple[int, int], d: int, e: int, dtype: torch.dtype, save: bool, backward: bool, small: bool,
 ) -> tuple[rows.Starter, ...]:  # fmt: skip
-    from . import attention_blocks
-    from . import attention_kernels as kernels
+    from . import attention_blocks, attention_kernels, short_kernels
 
-    rule = "EACH" if powers else {2.0: "SPARSEMAX", 1.5: "ENTMAX15", None: "ANY"}[alpha]
     kinds = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
-    sizes = {"ROWS": block[0], "KEYS": block[1], "CHUNK": 16 if interpreted else 256}
     channels = {**args.channels("D", d), **args.channels("E", e)}
-    wide = dtype == torch.float32 or bias or powers or max(d, e) > 128
-    shared = {**kinds, **sizes, **channels, "num_warps": 8 if wide else 4}
-    if backward:
-        shared["num_stages"] = 1 if dtype == torch.float32 else 2  # more than that spills registers
-        split = 1 + (dtype == torch.float32 and (block[0] == 64 or 16 in (channels["D2"], channels["E2"])))  # the same
-        of_keys = rows.starter(kernels.attend_keys_backward, **shared, SPLIT=split)
-        return rows.starter(kernels.attend_queries_backward, **shared), of_keys
-    first = {"SAVE": save, "LAYERS": 4 if alpha == 1.5 and not powers else 3, "START": 0 if spans and not bias else 1}
-    return (rows.starter(kernels.attend_forward, **first, **shared, num_stages=3),)
+    shared, single = {**kinds, "ROWS": block[0], "KEYS": block[1], **channels}, dtype == torch.float32
+    if small:
+        shared |= {"num_warps": 8 if block[1] * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}
+        return (rows.starter(short_kernels.short_backward if backward else short_kernels.short_forward, **shared),)
+    shared["num_warps"] = 8 if single or bias or rule == "EACH" or max(d, e) > 128 else 4
+    if not backward:
+        return (rows.starter(attention_kernels.attend_forward, SAVE=save, **shared, num_stages=3),)
+    shared["num_stages"] = 1 if single else 2  # more than that spills registers
+    split = 1 + (single and (block[0] == 64 or 16 in (channels["D2"], channels["E2"])))  # the same
+    of_keys = rows.starter(attention_kernels.attend_keys_backward, **shared, SPLIT=split)
+    return rows.starter(attention_kernels.attend_queries_backward, **shared), of_keys

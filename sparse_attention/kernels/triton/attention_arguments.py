@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any, NamedTuple
 
 import torch
@@ -37,24 +36,6 @@ class Saved(NamedTuple):
     sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
     short: bool = False  # computed by `short`
 
-    @property
-    def blocks(self) -> tuple[int, int]:
-        """The numbers of blocks of queries and of keys."""
-        (_, n, m, _), (rows, keys) = self.sizes, self.block
-        return -(-n // rows), -(-m // keys)
-
-    def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
-        (heads, n, _, e), blocks = self.sizes, self.blocks
-        top, tau, places = self.state[heads * n * e :].split([heads * n, heads * n, room_of_blocks(heads, *blocks)])
-        flags = places[heads * math.prod(blocks) :].view(torch.int8)[: heads * math.prod(blocks)]
-        return top.view(heads, n), tau.view(heads, n), flags.view(heads, *blocks)
-
-
-def room_of_blocks(heads: int, blocks: int, key_blocks: int) -> int:
-    """The float32 numbers whose memory holds a list and the flags of all blocks."""
-    return heads * blocks * key_blocks + -(-heads * blocks * key_blocks // 4)
-
 
 def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
     """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
@@ -66,15 +47,6 @@ def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
     if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
         return k, v, room
     return k.contiguous(), v.contiguous(), k.shape[1]
-
-
-def per_head(saved: Saved, n: int) -> int:
-    return 0 if saved.spans is None or len(saved.spans) == 1 else 2 * n
-
-
-def sees(saved: Saved) -> int:
-    """An argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither."""
-    return (1 if saved.causal else 0) + (0 if saved.lengths is None else 2)
 
 
 @functools.lru_cache(64)
@@ -94,15 +66,18 @@ def visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, .
     The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
     """
     alpha, scale = saved.alpha, saved.scale
-    _, lengths, spans, bias, powers, scales, slopes, sinks, *_ = saved
+    forms: Any = saved[1:TENSORS]
+    lengths, spans, bias, powers, scales, slopes, sinks = forms
+    # an argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither
+    sees = (1 if saved.causal else 0) + (0 if lengths is None else 2)
+    per_head = 0 if spans is None or len(spans) == 1 else 2 * q.shape[-2]
+    factors = (scale * (alpha - 1), 1 / (alpha - 1)) if powers is None else (scale, 0.0)
     if lengths is spans is bias is powers is scales is slopes is sinks is None:
-        return (no_lengths(q.device), *(q,) * 7), (sees(saved), 0, 0, 0, scale * (alpha - 1), 1 / (alpha - 1))
-    at, row, key = (q, 0, 0) if saved.bias is None else layout(saved.bias, saved.lead)
-    tensors: list[Any] = [q if x is None else x for x in saved[1:TENSORS]]
+        return (no_lengths(q.device), *(q,) * 7), (sees, 0, 0, 0, *factors)
+    at, row, key = (q, 0, 0) if bias is None else layout(bias, saved.lead)
+    tensors: list[Any] = [q if x is None else x for x in forms]
     tensors[0] = no_lengths(q.device) if lengths is None else lengths
-    steps = (sees(saved), per_head(saved, q.shape[-2]), row, key)
-    factors = (scale, 0.0) if saved.powers is not None else (scale * (alpha - 1), 1 / (alpha - 1))
-    return (*tensors[:3], at, *tensors[3:]), (*steps, *factors)
+    return (*tensors[:3], at, *tensors[3:]), (sees, per_head, row, key, *factors)
 
 
 def channels(name: str, width: int) -> dict[str, int]:

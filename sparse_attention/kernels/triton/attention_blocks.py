@@ -12,18 +12,9 @@ PART, WHOLE = tl.constexpr(1), tl.constexpr(2)  # flags of blocks with support; 
 MASK = tl.constexpr(2)  # BIAS: 0 or 1, or this if it is a mask, uint8, nonzero = keep
 SCALE, SLOPE, SINK = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # bits of FORMS
 SINGLE = tl.constexpr("tf32x3")  # products of float32: three of tensor cores, whose error is that of float32's own
-INTERPRETED = tl.constexpr(
-    os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
-)  # then without machine instructions
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"))  # without machine instructions
+CHUNK = tl.constexpr(16 if INTERPRETED else 256)  # flags that are read at once
 SIZES = ["n", "m", "repeat", "room", "sees", "per_head"]  # one compiled kernel for all values
-
-
-@triton.jit
-def logarithm(x):
-    """log2 x, whose error of 2^-22 makes that of x^r at most r 2^-22 ln 2, 1.7e-6 at alpha = 1.1."""
-    if INTERPRETED:
-        return tl.log2(x)
-    return tl.inline_asm_elementwise("lg2.approx.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1)
 
 
 @triton.jit
@@ -36,7 +27,11 @@ def powers(d, r, RULE: tl.constexpr):
         lower = d
         upper = d * d
     else:
-        log = logarithm(tl.where(d > 0, d, 1.0))
+        log = tl.where(d > 0, d, 1.0)
+        if INTERPRETED:
+            log = tl.log2(log)
+        else:  # the error of 2^-22 makes that of d^r at most r 2^-22 ln 2, 1.7e-6 at alpha = 1.1
+            log = tl.inline_asm_elementwise("lg2.approx.f32 $0, $1;", "=f,f", [log], tl.float32, True, 1)
         lower = tl.where(d != d, d, tl.where(d > 0, tl.exp2((r - 1.0) * log), 0.0))
         upper = lower * d
     return upper, lower
@@ -156,7 +151,7 @@ def largest_of(a, b):
 
 
 @triton.jit
-def live_blocks(flags_ptr, step, size, list_ptr, CHUNK: tl.constexpr):
+def live_blocks(flags_ptr, step, size, list_ptr):
     """Write the places of flags WHOLE to ``list_ptr``, then those of flags PART. Returns the number of the first, and of all."""
     count = 0
     whole = 0

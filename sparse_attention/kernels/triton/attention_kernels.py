@@ -33,9 +33,8 @@ from .attention_blocks import SIZES
 def attend_forward(
     q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
     n, m, d, e, repeat, room, sees, per_head, row, key, factor, r,
-    SAVE: tl.constexpr, LAYERS: tl.constexpr, START: tl.constexpr, RULE: tl.constexpr,
-    SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, CHUNK: tl.constexpr,
+    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
     """out [H, n, e] from q [H, n, d], k [G, m, d] and v [G, m, e], of which groups are ``room`` rows apart.
 
@@ -63,11 +62,12 @@ def attend_forward(
     top_ptr, tau_ptr, list_ptr, flags_ptr = state
     flags = flags_ptr + (head * blocks + block) * key_blocks
     live = list_ptr + (head * blocks + block) * key_blocks
-    for j in range(0, key_blocks, CHUNK):  # no block has support until it is seen
-        at = j + tl.arange(0, CHUNK)
-        tl.store(flags + at, tl.zeros([CHUNK], tl.int8), mask=at < key_blocks)
+    for j in range(0, key_blocks, tile.CHUNK):  # no block has support until it is seen
+        at = j + tl.arange(0, tile.CHUNK)
+        tl.store(flags + at, tl.zeros([tile.CHUNK], tl.int8), mask=at < key_blocks)
     tl.debug_barrier()
 
+    LAYERS: tl.constexpr = 4 if RULE == tile.ENTMAX15 else 3
     one = tl.full([ROWS, KEYS], -float("inf"), tl.float32)
     two = one
     three = one
@@ -81,7 +81,7 @@ def attend_forward(
         top = sink
     # Blocks in which something is hidden come first, then whole ones, backwards from the query's own position: if nearby
     # keys are the most similar, the bound is soon so high that most blocks are skipped.
-    for part in tl.static_range(START, 3 - (BIAS > 0)):
+    for part in tl.static_range(1 - (SPANS & (BIAS == 0)), 3 - (BIAS > 0)):
         begin, turns, turned = first, tl.cdiv(whole - first, KEYS), 0
         if part == 1:
             begin, turns = (first if BIAS else whole_end), tl.cdiv(end - (first if BIAS else whole_end), KEYS)
@@ -128,7 +128,7 @@ def attend_forward(
     tau = tile.threshold_of((one, two, three, four), top, tau, idle, r, LAYERS, RULE)
 
     moving = (((lost - top) - tau > 0) & ~idle).to(tl.int32)
-    entire, count = tile.live_blocks(flags, 1, key_blocks, live, CHUNK)
+    entire, count = tile.live_blocks(flags, 1, key_blocks, live)
     size = tl.zeros([ROWS], tl.float32)
     passes = 0
     while tl.max(moving, 0) == 1:
@@ -181,9 +181,8 @@ def attend_forward(
 def attend_queries_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
     along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale,
-    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
-    FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
-    E2: tl.constexpr, CHUNK: tl.constexpr,
+    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr,
 ):  # fmt: skip
     """dq = scale (s (g v' - along)) k with s = p^(2 - alpha); along is g times the forward's mean.
 
@@ -212,7 +211,7 @@ def attend_queries_backward(
     least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
     r = weights[5]
     live = tile.after(along_ptr, heads, n) + (head * blocks + block) * key_blocks
-    entire, count = tile.live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live, CHUNK)
+    entire, count = tile.live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live)
 
     dq, dq2 = tile.zeros_of(ROWS, D, D2)
     dalpha = tl.zeros([ROWS], tl.float32)
@@ -254,9 +253,8 @@ def attend_queries_backward(
 def attend_keys_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
     state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale, parts,
-    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
-    FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
-    E2: tl.constexpr, CHUNK: tl.constexpr, SPLIT: tl.constexpr,
+    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """dk [parts G, m, d] and dv [parts G, m, e] for KEYS keys and repeat / parts heads of a group.
 
@@ -284,7 +282,7 @@ def attend_keys_backward(
     live = tile.after(along_ptr, every, n) + (part * key_blocks + key_block) * heads * blocks
     # The flags of a group's heads lie one after another
     entire, count = tile.live_blocks(
-        flags_ptr + part * heads * blocks * key_blocks + key_block, key_blocks, heads * blocks, live, CHUNK
+        flags_ptr + part * heads * blocks * key_blocks + key_block, key_blocks, heads * blocks, live
     )
     for section in tl.static_range(BIAS > 0, 2):
         for i in range(0 if section == 0 else entire * SPLIT, (entire if section == 0 else count) * SPLIT):
@@ -306,9 +304,8 @@ def attend_keys_backward(
 def attend_bias_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
     state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, shared,
-    OVER: tl.constexpr, RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr,
-    FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr,
-    E2: tl.constexpr, CHUNK: tl.constexpr,
+    RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
+    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, OVER: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the scores, db [matrices, n, m], summed over the heads ``heads_ptr`` [matrices, shared] that share a bias.
 

@@ -16,6 +16,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -29,16 +30,19 @@ class LaunchFailed(Refused, RuntimeError):
 
 
 Values = tuple[Any, ...]
-Start = tuple[
-    Any, Any, Any, Values
-]  # Triton's launcher of what is compiled, its function, its metadata, and the constants
+# Triton's launcher of what is compiled, its function, its metadata, and the constants
+Start = tuple[Any, Any, Any, Values]
 
 
 class Starter:
-    """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first tensor, as `launch` does.
+    """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first tensor, whichever is current.
 
-    starts: by kind of arguments; None if Triton has to start it. alike: `go` need not look whether all tensors are on one
-    device, and none lazily negated.
+    Lazily negated tensors are resolved first, since their values in memory differ from the values they represent. starts: by
+    kind of arguments; None if Triton has to start it. alike: `go` need not look whether all tensors are on one device, and
+    none lazily negated.
+
+    Raises:
+        LaunchFailed: the kernel did not compile, or needs more than the device has.
     """
 
     __slots__ = ("alike", "constants", "go", "kernel", "starts")
@@ -49,10 +53,9 @@ class Starter:
         self.go: Callable[..., None] = self.first
 
     def first(self, programs: int, *arguments: Any) -> None:
-        source = _source(self.kernel, arguments, self.alike) if hasattr(self.kernel, "device_caches") else ""
-        if source and instead is None:
+        if instead is None and hasattr(self.kernel, "device_caches"):
             space: dict[str, Any] = {}
-            exec(source, globals(), space)
+            exec(_source(self.kernel, arguments, self.alike), globals(), space)
             self.go = space["writer"](self)
             self.go(programs, *arguments)
         else:
@@ -68,20 +71,22 @@ class Starter:
         elif known is None or known in self.starts or _stream(known[0], kernel) is None:
             _by_triton(kernel, programs, arguments, constants)
         else:
-            wait(kernel)
-            begun = time.monotonic()
+            for thread in _ahead.pop(id(kernel), ()):
+                thread.join()
             with _alone(kernel, arguments, constants):
                 made = _by_triton(kernel, programs, arguments, constants)
-            _said(kernel, begun)
-            if made is not None:
-                self.starts[known] = _start_of(made, kernel, len(arguments), constants)
+            start = None
+            with suppress(AttributeError, KeyError):  # another version of Triton, which starts it in another way
+                rest = tuple(constants[x.name] for x in kernel.params[len(arguments) :])
+                start = made.run, made.function, made.packed_metadata, rest
+            self.starts[known] = start
 
 
 def _source(kernel: Any, arguments: Values, alike: bool) -> str:
     """Write `Starter.go` for arguments of these types, as Triton does: a loop over them would take twice as long.
 
-    Misaligned tensors, lazily negated ones, those of another device than the first, whole numbers below 0 or of 64 bits and
-    arguments of other types are left to Triton.
+    Misaligned tensors, lazily negated ones, those of another device than the first, and whole numbers below 0 or of 64 bits
+    are left to Triton.
     """
     fits, kind, values, addresses, numbers, before = [], [], [], [], [], ""
     for i, (x, param) in enumerate(zip(arguments, kernel.params)):
@@ -103,8 +108,6 @@ def _source(kernel: Any, arguments: Values, alike: bool) -> str:
                 if not param.do_not_specialize:
                     kind.append(f"2 if a{i} == 1 else not a{i} & 15")  # 2, since 1 and True are equal keys
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
-    if not addresses or not all(x.__class__ in (int, float) or isinstance(x, Tensor) for x in arguments):
-        return ""
     if numbers:
         fits.append(f"0 <= {' | '.join(numbers)} < {1 << 31}")
     first = next(i for i, x in enumerate(arguments) if isinstance(x, Tensor))
@@ -124,13 +127,12 @@ def _source(kernel: Any, arguments: Values, alike: bool) -> str:
     return go"""
 
 
-_starters: dict[
-    tuple[Any, ...], Starter
-] = {}  # by the identity of the kernel, which they keep alive, and the constants
+# By the identity of the kernel, which they keep alive, and the constants
+_starters: dict[tuple[Any, ...], Starter] = {}
 _triton: Any = None  # Triton's driver and its settings
 _ahead: dict[int, list[threading.Thread]] = {}  # by the identity of the kernel, the threads that compile it
 _LONG = 2.0  # seconds of a first launch that are reported
-instead: Callable[..., None] | None = None  # tests: gets what `launch` would get, and no kernel is started
+instead: Callable[..., None] | None = None  # tests: gets kernel, programs, arguments and constants; nothing is started
 
 
 def starter(kernel: Any, alike: bool = False, /, **constants: Any) -> Starter:
@@ -140,17 +142,6 @@ def starter(kernel: Any, alike: bool = False, /, **constants: Any) -> Starter:
     if found is None:
         found = _starters[key] = Starter(kernel, constants, alike)
     return found
-
-
-def launch(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-    """Start a kernel on the device of its first tensor, whichever is the current one; all launches go through here or a `Starter`.
-
-    Lazily negated tensors are resolved first, since their values in memory differ from the values they represent.
-
-    Raises:
-        LaunchFailed: the kernel did not compile, or needs more than the device has.
-    """
-    starter(kernel, **constants).go(programs, *arguments)
 
 
 def _stream(device: int, kernel: Any) -> int | None:
@@ -177,15 +168,6 @@ def _stream(device: int, kernel: Any) -> int | None:
         return None
 
 
-def _start_of(made: Any, kernel: Any, given: int, constants: dict[str, Any]) -> Start | None:
-    """What starts a compiled kernel; None if this version of Triton does it in another way."""
-    try:
-        rest = tuple(constants[x.name] for x in kernel.params[given:])
-        return made.run, made.function, made.packed_metadata, rest
-    except (AttributeError, KeyError):
-        return None
-
-
 def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
     """Start a kernel by Triton's own launch; returns what was compiled."""
     arguments = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments)
@@ -199,7 +181,11 @@ def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants
 
 @contextmanager
 def _alone(kernel: Any, arguments: Values, constants: dict[str, Any]) -> Iterator[None]:
-    """Let one process compile a kernel at a time: the others then find it on disk. Without locks, this only costs time."""
+    """Let one process compile a kernel at a time: the others then find it on disk. Without locks, this only costs time.
+
+    Says so if it took long.
+    """
+    begun = time.monotonic()
     kinds = [x.dtype if isinstance(x, Tensor) else x.__class__ for x in arguments]
     mark = zlib.crc32(repr([*kinds, *constants.items()]).encode())
     with ExitStack() as held:
@@ -213,44 +199,33 @@ def _alone(kernel: Any, arguments: Values, constants: dict[str, Any]) -> Iterato
             file = held.enter_context(open(folder / f"sparse_attention_{kernel.fn.__name__}_{mark:x}.lock", "a"))
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+    if (seconds := time.monotonic() - begun) > _LONG:
+        print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
 
 
-def ahead(device: torch.device, call: Callable[[Callable[..., None]], Any]) -> None:
-    """Compile the kernels that ``call(launch)`` starts, each in a thread of its own, so that they are ready when it is called.
+def ahead(starter: Starter, device: torch.device) -> Any:
+    """Stands for the starter: its ``go`` compiles the kernel, in a thread of its own, so that it is ready when it is called.
 
-    ``call`` gets a function in the place of `launch`; its tensors may be on the meta device.
+    The tensors may be on the meta device.
     """
 
     def compile_(*given: Any) -> None:
         with suppress(Exception), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
             compiled(*given)  # what is wrong will be raised by the launch
 
-    def start(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
-        if hasattr(kernel, "device_caches"):
-            thread = threading.Thread(target=compile_, args=(kernel, arguments, constants))
-            _ahead.setdefault(id(kernel), []).append(thread)
+    def go(programs: int, *arguments: Any) -> None:
+        if hasattr(starter.kernel, "device_caches"):
+            thread = threading.Thread(target=compile_, args=(starter.kernel, arguments, starter.constants))
+            _ahead.setdefault(id(starter.kernel), []).append(thread)
             thread.start()
 
-    call(start)
+    return SimpleNamespace(go=go, constants=starter.constants)
 
 
 def compiled(kernel: Any, arguments: Values, constants: dict[str, Any]) -> None:
     """Compile a kernel for such arguments, or find it on disk. Triton leaves Python free meanwhile, so threads do it side by side."""
-    begun = time.monotonic()
     with _alone(kernel, arguments, constants):
         kernel.warmup(*arguments, grid=(1,), **constants)
-    _said(kernel, begun)
-
-
-def _said(kernel: Any, begun: float) -> None:
-    if (seconds := time.monotonic() - begun) > _LONG:
-        print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
-
-
-def wait(kernel: Any) -> None:
-    """Wait until no thread compiles this kernel."""
-    for thread in _ahead.pop(id(kernel), ()):
-        thread.join()
 
 
 def _refused(kernel: Any, error: Exception) -> None:

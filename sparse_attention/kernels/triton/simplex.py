@@ -59,7 +59,7 @@ def simplex_forward(
     if RULE == SOFTMAX:
         d = tl.where(b > -1e9, tl.exp2(b * 1.4426950408889634), 0.0)
         p = d / total(d)
-    elif RULE == PNORMMAX:
+    elif (RULE == PNORMMAX) | (RULE == ENTMAX15) | (RULE == ENTMAX):
         tau = most(b) - 1.0  # the threshold of only the largest entry, which is at most the threshold
         lo = tau
         hi = 0.0 * tau
@@ -67,44 +67,39 @@ def simplex_forward(
         passes = 0
         while (some(moving) == 1) & (passes < 60):
             d = tl.maximum(b - tau, 0.0)
-            w = power(d, r - 2.0)
-            # power gives 0 where d is 0, so d^0 counts the support if q = 2
-            v = w * d
-            s0_ = total(w)
-            s1_, s2_ = totals(v, v * d)
-            norm = tl.exp2((r - 2.0) / r * tl.log2(s2_))
-            value = s1_ / norm - 1.0
-            slope = ((r - 2.0) * s1_ * s1_ / s2_ - (r - 1.0) * s0_) / norm
-            lo = tl.where(value > 0, tau, lo)
-            hi = tl.where(value > 0, hi, tau)
-            step = tl.where(moving, -value / slope, 0.0)
-            following = tau + step
-            following = tl.where((following > lo) & (following < hi), following, 0.5 * (lo + hi))
-            # The last step is taken without the bracket.
-            moving = moving & (tl.abs(step) > -4e-6 * tau)
-            tau = tl.where(moving, following, tau + step)
-            passes += 1
-        p = power(tl.maximum(b - tau, 0.0), r - 1.0)
-        p = p / total(p)
-    elif (RULE == ENTMAX15) | (RULE == ENTMAX):
-        # Newton's method on the r-norm of d, which is convex: tau increases to the root and never passes it.
-        tau = most(b) - 1.0
-        moving = tau == tau
-        passes = 0
-        while (some(moving) == 1) & (passes < 60):
-            d = tl.maximum(b - tau, 0.0)
-            if RULE == ENTMAX15:
-                f, slope = totals(d * d, d)
-                step = (f - tl.sqrt(f)) / slope
-            else:
-                q = power(d, r - 1.0)
-                f, slope = totals(q * d, q)
-                step = (f - tl.exp2((1.0 - 1.0 / r) * tl.log2(f))) / slope
-            tau = tl.where(moving, tau + step, tau)
-            moving = moving & (tl.abs(step) > -4e-6 * tau)
+            if RULE == PNORMMAX:
+                w = power(d, r - 2.0)
+                # power gives 0 where d is 0, so d^0 counts the support if q = 2
+                v = w * d
+                s0_ = total(w)
+                s1_, s2_ = totals(v, v * d)
+                norm = tl.exp2((r - 2.0) / r * tl.log2(s2_))
+                value = s1_ / norm - 1.0
+                slope = ((r - 2.0) * s1_ * s1_ / s2_ - (r - 1.0) * s0_) / norm
+                lo = tl.where(value > 0, tau, lo)
+                hi = tl.where(value > 0, hi, tau)
+                step = tl.where(moving, -value / slope, 0.0)
+                following = tau + step
+                following = tl.where((following > lo) & (following < hi), following, 0.5 * (lo + hi))
+                # The last step is taken without the bracket.
+                moving = moving & (tl.abs(step) > -4e-6 * tau)
+                tau = tl.where(moving, following, tau + step)
+            else:  # Newton's method on the r-norm of d, which is convex: tau increases to the root and never passes it
+                if RULE == ENTMAX15:
+                    f, slope = totals(d * d, d)
+                    step = (f - tl.sqrt(f)) / slope
+                else:
+                    q = power(d, r - 1.0)
+                    f, slope = totals(q * d, q)
+                    step = (f - tl.exp2((1.0 - 1.0 / r) * tl.log2(f))) / slope
+                tau = tl.where(moving, tau + step, tau)
+                moving = moving & (tl.abs(step) > -4e-6 * tau)
             passes += 1
         d = tl.maximum(b - tau, 0.0)
-        if RULE == ENTMAX15:
+        if RULE == PNORMMAX:
+            p = power(d, r - 1.0)
+            p = p / total(p)
+        elif RULE == ENTMAX15:
             p = d * d
         else:
             p = power(d, r)

@@ -314,11 +314,8 @@ def oscarmax_forward(
     tl.debug_barrier()
     lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
     apart = rows.to(tl.int64) * (n + 1)
-    if FEW < BLOCK:
-        if some(count > FEW) == 0:
-            _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, FEW)
-        else:
-            _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, BLOCK)
+    if (FEW == BLOCK) | (some(count > FEW) == 0):
+        _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, FEW)
     else:
         _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, BLOCK)
 

@@ -113,7 +113,7 @@ def row_cases(lengths: tuple[int, ...] | None = None) -> Iterator[Case]:
 
 def attention_cases(capability: int = 90) -> Iterator[Case]:
     """Every width in every type; in the middle one, all mappings and forms."""
-    rows._capability.cache_clear()
+    rows.capability.cache_clear()
     rows._ELSEWHERE = divmod(capability, 10)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
         for d in WIDTHS:

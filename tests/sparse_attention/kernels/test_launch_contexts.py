@@ -267,3 +267,25 @@ def test_autocast_changes_the_kind_only_by_the_dtype_of_its_inputs(driver) -> No
         assert len(hashes) == 7 and hashes[:2] == hashes[2:4] and len({*hashes}) == 5
         known = kinds()
     assert known == kinds() == 5
+
+
+@compiles
+@pytest.mark.parametrize("name", calls())
+def test_anomaly_detection_changes_no_launch_and_names_the_forward(name, driver, monkeypatch) -> None:
+    """A gradient of NaN is an error of the library's node, with the traceback of the call."""
+    call = calls()[name]
+    call()
+    plain = [(at.name, at.hash, at.programs) for at in host.Launcher.started]
+    host.Launcher.started.clear()
+    monkeypatch.setattr(launcher, "_by_triton", by_triton)
+    with torch.autograd.set_detect_anomaly(True, check_nan=False):
+        call()
+    assert [(at.name, at.hash, at.programs) for at in host.Launcher.started] == plain
+    empty_like = torch.empty_like
+    monkeypatch.setattr(torch, "empty_like", lambda *given, **more: empty_like(*given, **more).fill_(torch.nan))
+    with (
+        torch.autograd.set_detect_anomaly(True),
+        pytest.warns(UserWarning, match=r"Error detected in _?FusedBackward(.|\n)*torch.autograd.grad\(function"),
+        pytest.raises(RuntimeError, match="FusedBackward' returned nan values in its 0th output"),
+    ):
+        call()

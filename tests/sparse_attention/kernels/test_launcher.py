@@ -7,6 +7,7 @@ import threading
 import time
 from collections import Counter
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,7 +26,8 @@ compiles = pytest.mark.skipif(triton._INTERPRETED, reason="interpreted kernels c
 def weighted(n: int, *arrays: torch.Tensor, block: int = 16, **options: Any) -> None:
     """A launch of `weighted_backward`, which compiles fast; the last of the arrays is given again for those that lack."""
     arrays += arrays[-1:] * (3 - len(arrays))
-    triton.launch(triton._load()[0].weighted_backward, 2, *arrays, 2, n, 1.0, 0.0, ROWS=1, BLOCK=block, **options)
+    start = triton.starter(triton._load()[0].weighted_backward, ROWS=1, BLOCK=block, **options)
+    start.go(2, *arrays, 2, n, 1.0, 0.0)
 
 
 @compiles
@@ -85,7 +87,10 @@ def test_another_triton_starts_everything_itself(driver, monkeypatch) -> None:
     for _ in range(2):
         weighted(17, x := torch.zeros(64))
     monkeypatch.setattr(launcher, "_triton", None)
-    monkeypatch.setattr(launcher, "_start_of", lambda *_: None)
+    by_triton = launcher._by_triton
+    monkeypatch.setattr(
+        launcher, "_by_triton", lambda *given: by_triton(*given) and None
+    )  # what was compiled is not known
     for _ in range(2):
         weighted(17, x)
     assert len({at[:2] for at in host.Launcher.started}) == 1 and len(host.Launcher.started) == 4
@@ -139,15 +144,16 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
     kernel, x = triton._load()[0].weighted_backward, torch.zeros(64)
     meta = torch.zeros(64, device="meta")
     given, constants = (meta, meta, meta, 2, 17, 1.0, 0.0), {"ROWS": 1, "BLOCK": 512, "num_warps": 2}
-    launcher.ahead(x.device, lambda launch: launch(kernel, 2, *given, **constants))
+    launcher.ahead(triton.starter(kernel, **constants), x.device).go(2, *given)
     weighted(17, x, block=512, num_warps=2)
     assert compiled == [False] and not launcher._ahead and len(host.Launcher.started) == 1
     weighted(17, x, block=1024)
     assert compiled == [False, True]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and all(line.startswith("sparse_attention: compiled weighted_backward in ") for line in said)
-    launcher.ahead(x.device, lambda launch: launch(kernel, 2, meta, BLOCK=16))  # what is wrong is left to the launch
-    launcher.wait(kernel)
+    launcher.ahead(triton.starter(kernel, BLOCK=16), x.device).go(2, meta)  # what is wrong is left to the launch
+    for thread in launcher._ahead.pop(id(kernel)):
+        thread.join()
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True, "slopes": torch.ones(4)}, {"bias": torch.ones(6, 9)}], ids=str)
@@ -164,11 +170,15 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
 
     def prepared_too(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **more: Any) -> Any:
         out, saved = forward(q, k, v, **more)
-        attention._prepare(q, k, v, saved)  # as `forward` does for CUDA tensors of a new kind
+        attention.prepare(q, k, v, saved)  # as `forward` does for CUDA tensors of a new kind
         return out, saved
 
     monkeypatch.setattr(attention, "forward", prepared_too)
-    monkeypatch.setattr(launcher, "ahead", lambda device, call: call(partial(seen, prepared)))
+
+    def ahead(of: launcher.Starter, _: torch.device) -> Any:
+        return SimpleNamespace(go=partial(seen, prepared, of.kernel, **of.constants))
+
+    monkeypatch.setattr(launcher, "ahead", ahead)
     monkeypatch.setattr(launcher, "instead", partial(seen, started))
     tensors = [x.requires_grad_() for x in sides()[0]]
     with sa.kernels.use("triton"):

@@ -86,7 +86,8 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or nullcontext())
     with FakeTensorMode():
         x = torch.empty(3, device="cuda:1")
-    kernels.launch({(2,): lambda *given, **constants: entered.append((given, constants))}, 2, 5, x, BLOCK=16)
+    kernel = {(2,): lambda *given, **constants: entered.append((given, constants))}
+    kernels.starter(kernel, BLOCK=16).go(2, 5, x)
     assert entered[0] == torch.device("cuda:1") and entered[1][0][0] == 5 and entered[1][1] == {"BLOCK": 16}
 
 
@@ -101,9 +102,9 @@ def test_a_mapping_whose_kernel_does_not_start_is_computed_by_torch(monkeypatch)
             raise OSError("no compiler")
 
     monkeypatch.setattr(kernels, "given_up", {})
-    monkeypatch.setattr(
-        kernels, "_load", lambda: [SimpleNamespace(simplex_forward=Broken(), weighted_backward=Broken(), SPARSEMAX=0)]
-    )
+    rule = SimpleNamespace(value=0)
+    module = SimpleNamespace(simplex_forward=Broken(), weighted_backward=Broken(), SPARSEMAX=rule)
+    monkeypatch.setattr(kernels, "_load", lambda: [module])
     monkeypatch.setattr(kernels, "_plan", kernels._plan.__wrapped__)
     monkeypatch.setattr(kernels, "_made", kernels._made.__wrapped__)
     monkeypatch.setattr(kernels, "_INTERPRETED", True)
