@@ -98,11 +98,11 @@ def test_rows_and_seeds_are_chosen_as_in_train(tmp_path, monkeypatch):
     class Stop(Exception):
         pass
 
-    def planned(loaded, cells, rest):
+    def outline(loaded, rest):
         seen["one"], seen["rest"] = loaded[0], rest
         raise Stop
 
-    monkeypatch.setattr(try_data.reproduce, "prepared", planned)
+    monkeypatch.setattr(try_data.reproduce, "outline", outline)
     given = [f'data.path="{path}"', f"paths.data={tmp_path}"]
     with pytest.raises(Stop):
         try_data.main(Request.read([*given, "mapping=fusedmax,entmax", "seed=3,4"]))
