@@ -31,9 +31,7 @@ def experiments(request: Request) -> list[Experiment]:
 
 def outlined(request: Request, writes: bool = True) -> list[plans.Plan]:
     """The plans of a request, without data. Raises ConfigError."""
-    loaded = experiments(request)
-    with compose.composer(writes) as composed:
-        return plans.outline(loaded, replace(TOOLS, compose=composed), request.overrides)
+    return outline(experiments(request), request.overrides, writes)
 
 
 class Work:

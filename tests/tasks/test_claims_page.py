@@ -104,7 +104,7 @@ def test_other_forms_of_a_claim_stand_below_its_table():
     assert "\nIn small: not testable here (nobody: not run).\n" in text
     assert "hold in another form" not in text, "it holds anyway"
     failed = claims.page([outcome((2.0, 2.1, 1.9), forms=one.claim.forms)], (), [WHO])
-    assert "are not testable here**. Of those that fail, 7 hold in another form of the model, named below.\n" in failed
+    assert "are not testable here**. Of those that fail, 7 hold in another form, named below.\n" in failed
     said = [{"form": "as printed", "outcome": SUPPORTED}, {"form": "in small", "outcome": "not tested"}]
     assert claims.values(one)["forms"] == said and "forms" not in claims.values(outcome((0.1, -0.1)))
 
