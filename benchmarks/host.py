@@ -1,4 +1,4 @@
-"""Time what a GPU call costs the host: `python benchmarks/host.py` (`make bench-host`), also without a GPU.
+"""Time what a GPU call costs the host: `python benchmarks/host.py` (`make bench-host`), with or without a GPU.
 
     --against FOLDER    also time another checkout of the project; the two take turns, each in a process of its own
     --seconds           of each case and checkout (default .3)
@@ -6,9 +6,9 @@
     --first N DTYPE     instead: seconds of the first update of a Transformer with N positions in this process, whose kernels
                         are compiled, or read from Triton's cache (TRITON_CACHE_DIR)
 
-Kernels are compiled for sm_90, and Triton gets a driver that counts launches and starts nothing. CPU tensors stand in for CUDA
-tensors, so the time lacks CUDA's allocator, the device guard, the look-up of torch's stream and the driver's own launch. Times are
-microseconds of the process, forward without gradients / forward and backward, and launches of each. With another checkout, the
+Without a GPU, kernels are compiled for sm_90, and Triton gets a driver that counts launches and starts nothing. CPU tensors stand in for
+CUDA tensors, so the time lacks CUDA's allocator, the device guard, the look-up of torch's stream and the driver's own launch. Times are
+microseconds of the process, forward without gradients / forward and backward, and launches of each (0 on a GPU, where none are counted). With another checkout, the
 last line is `rows F/B attention F/B`: the geometric means of new over old.
 """
 
@@ -55,6 +55,8 @@ class Launcher:
 
     count = 0
     started: list[Started] | None = None  # remembers the launches, if a list
+    global_scratch_size = profile_scratch_size = 0
+    launch_cooperative_grid = launch_pdl = False
 
     def __init__(self, source: Any, metadata: Any):
         self.name, self.hash = metadata.name, metadata.hash
@@ -69,6 +71,12 @@ class Launcher:
         if self.started is not None:
             values = tuple(next(addresses) if v.__class__ is Tensor else v for v in given)
             self.started.append(Started(self.name, self.hash, stream, x, values))
+
+    def launch(self, x: int, y: int, z: int, stream: int, function: Any, *given: Any) -> None:
+        """The inner launcher of Triton 3.6, which also gets two switches and two addresses."""
+        if given[:4] != (False, False, None, None):
+            raise ValueError(f"{given[:4]} are not the switches and addresses of the inner launcher")
+        self(x, y, z, stream, function, *given[4:])
 
 
 def counting(capability: int = 90) -> Any:
@@ -104,6 +112,24 @@ def install(capability: int = 90) -> Any:
     driver.set_active(counted)
     triton._INTERPRETED = True  # takes CPU tensors
     return counted
+
+
+def begin() -> torch.device:
+    """The GPU; without one, CPU tensors stand in for its tensors."""
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    import sparse_attention as sa
+
+    install()
+    sa.kernels.use("triton")
+    return torch.device("cpu")
+
+
+def finish() -> None:
+    """Wait for the GPU, so that its queue is empty."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def cases() -> Iterator[tuple[str, Call, Call | None]]:
@@ -157,12 +183,9 @@ def _both(function: Any, leaves: list[Any], g: Any, given: dict[str, Any]) -> Ca
 
 def worker() -> None:
     """Time what the other process asks for, one line each: the number of a case, forward or both, and seconds."""
-    install()
-    import sparse_attention as sa
-
-    torch.set_num_threads(1)
-    every = list(cases())
-    sa.kernels.use("triton")
+    with begin() as device:
+        every = list(cases())
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
     for line in sys.stdin:
         i, both, seconds = json.loads(line)
         call: Any = every[i][1 + both]
@@ -170,31 +193,33 @@ def worker() -> None:
         call()
         each = LAYERS if both else 1
         times: list[float] = []
-        launches, end = Launcher.count // each, time.process_time() + seconds
-        while not times or time.process_time() < end:
-            start = time.process_time()
+        launches, end = Launcher.count // each, clock() + seconds
+        while not times or clock() < end:
+            finish()
+            start = clock()
             for _ in range(32 // each):
                 call()
-            times.append((time.process_time() - start) / 32 * 1e6)
+            times.append((clock() - start) / 32 * 1e6)
         print(json.dumps([min(times), launches]), flush=True)
 
 
 def first(positions: int, dtype: str) -> None:
     """Print the seconds of a Transformer's first update; two sequences, one of them padded."""
-    install()
+    device = begin()
     import sparse_attention as sa
 
-    torch.set_num_threads(1)
-    sa.kernels.use("triton")
     kind = getattr(torch, dtype)
-    model = torch.nn.Transformer(512, 8, dropout=0.0, batch_first=True, dtype=kind)
+    with device:
+        model = torch.nn.Transformer(512, 8, dropout=0.0, batch_first=True, dtype=kind)
+        x, y = torch.randn(2, 2, positions, 512, dtype=kind)
+        hidden = torch.arange(positions) >= torch.tensor([[positions], [positions - 2]])
+        causal = model.generate_square_subsequent_mask(positions, dtype=kind)
     replaced = sa.nn.replace(model, "sparsemax")
-    x, y = torch.randn(2, 2, positions, 512, dtype=kind)
-    hidden = torch.arange(positions) >= torch.tensor([[positions], [positions - 2]])
-    causal = model.generate_square_subsequent_mask(positions, dtype=kind)
     masks = {"src_key_padding_mask": hidden, "memory_key_padding_mask": hidden, "tgt_mask": causal}
+    finish()
     start = time.perf_counter()
     model(x, y, tgt_is_causal=True, **masks).sum().backward()
+    finish()
     spent = time.perf_counter() - start
     print(f"{spent:.1f} s, {Launcher.count} launches of {replaced} attentions, {positions} positions, {dtype}")
 
@@ -203,7 +228,7 @@ class Checkout:
     """A process that times the library of one checkout."""
 
     def __init__(self, folder: Path):
-        environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = os.environ | {"PYTHONPATH": str(folder), "OMP_NUM_THREADS": "1"}
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen([sys.executable, __file__, "--worker"], env=environment, cwd=folder, **pipes)
 

@@ -23,6 +23,29 @@ def device() -> Iterator[str]:
         yield "cpu" if triton._INTERPRETED else "cuda"
 
 
+# Lines that may write what others read: those read the places of borders in a code, which the first line keeps; the second line's
+# own threads have read what it writes.
+CODES = "tl.store(codes + at, code | tl.where(decided, tl.where(s > 0, UP, 0), OPEN), mask=real)"
+BORDERS = "tl.store(codes + at + 1, following + tl.where(following & UP != 0, RISES, FALLS), mask=cut)"
+OWN = {
+    (CODES, "code = tl.load(codes + at, mask=real, other=0) & ~(UP | OPEN)"),
+    (BORDERS, "following = tl.load(codes + at + 1, mask=at + 1 < count, other=GAP)"),
+}
+
+
+@pytest.fixture(autouse=True)
+def no_races() -> Iterator[None]:
+    """On a GPU programs run side by side, and so do the threads of a program until the next barrier."""
+    if not triton._INTERPRETED:
+        yield
+        return
+    from interpreted import racing
+
+    with racing() as found:
+        yield
+    assert not {(line, *other) for line, *other in found - OWN if line != CODES or "& BORDER" not in other[0]}
+
+
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the kernels that Triton has started. Tests assert them: elsewhere plain torch gives the same numbers."""

@@ -95,7 +95,9 @@ def test_a_kernel_that_does_not_fit_is_given_up_with_one_warning(device, launche
 
     starter = rows.starter
     attention._of_kind.cache_clear()
-    monkeypatch.setattr(rows, "starter", lambda kernel, **given: starter(kernel, **given | {"num_stages": 40}))
+    monkeypatch.setattr(
+        rows, "starter", lambda kernel, *how, **given: starter(kernel, *how, **given | {"num_stages": 40})
+    )
     monkeypatch.setattr(rows, "given_up", {})
     leaves = [x.requires_grad_() for x in batch()[:3]]
     with pytest.warns(UserWarning, match="attend_forward did not start") as seen:

@@ -30,8 +30,8 @@ class LaunchFailed(Refused, RuntimeError):
 
 
 Values = tuple[Any, ...]
-# Triton's launcher of what is compiled, its function, its metadata, and the constants
-Start = tuple[Any, Any, Any, Values]
+# Triton's launcher of what is compiled, its function, what it gets before the arguments, and the constants
+Start = tuple[Any, Any, Values, Values]
 
 
 class Starter:
@@ -78,7 +78,8 @@ class Starter:
             start = None
             with suppress(AttributeError, KeyError):  # another version of Triton, which starts it in another way
                 rest = tuple(constants[x.name] for x in kernel.params[len(arguments) :])
-                start = made.run, made.function, made.packed_metadata, rest
+                run, before = _inner(made.run, (made.packed_metadata, None, None, None))
+                start = run, made.function, before, rest
             self.starts[known] = start
 
 
@@ -118,9 +119,9 @@ def _source(kernel: Any, arguments: Values, alike: bool) -> str:
         if instead is None and {" and ".join(fits)} and not ({" | ".join(addresses)}) & 15:
             start = starts.get(known := (device, {", ".join(kind)}))
             if start is not None and programs and (stream := _stream(device, kernel)) is not None:
-                run, function, packed, rest = start
+                run, function, before, rest = start
                 try:
-                    return run(programs, 1, 1, stream, function, packed, None, None, None, {", ".join(values)}, *rest)
+                    return run(programs, 1, 1, stream, function, *before, {", ".join(values)}, *rest)
                 except Exception as error:
                     _refused(kernel, error)
         slow(programs, known, ({names},))
@@ -142,6 +143,18 @@ def starter(kernel: Any, alike: bool = False, /, **constants: Any) -> Starter:
     if found is None:
         found = _starters[key] = Starter(kernel, constants, alike)
     return found
+
+
+def _inner(run: Any, before: Values) -> tuple[Any, Values]:
+    """What Triton's launcher calls in the end, and its arguments before those of the kernel.
+
+    Of Triton 3.6, as its file backends/nvidia/driver.py says it, and where the kernel needs no memory of its own.
+    """
+    from triton import __version__ as version
+
+    if not version.startswith("3.6.") or any((run.global_scratch_size, run.profile_scratch_size)):
+        return run, before
+    return run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None, *before)
 
 
 def _stream(device: int, kernel: Any) -> int | None:
@@ -216,8 +229,9 @@ def ahead(starter: Starter, device: torch.device) -> Any:
     def go(programs: int, *arguments: Any) -> None:
         if hasattr(starter.kernel, "device_caches"):
             thread = threading.Thread(target=compile_, args=(starter.kernel, arguments, starter.constants))
-            _ahead.setdefault(id(starter.kernel), []).append(thread)
-            thread.start()
+            with suppress(RuntimeError):  # no more threads: the launch will compile it
+                thread.start()
+                _ahead.setdefault(id(starter.kernel), []).append(thread)
 
     return SimpleNamespace(go=go, constants=starter.constants)
 

@@ -29,7 +29,7 @@ def _marks(first, p, spoilt):
 
 @triton.jit
 def _memory(work_ptr, row, rows, n):
-    """Of each row, float64 [n + 1], and behind those of all rows, two times int32 [n + 1]."""
+    """Of each row, float64 [n + 1], and behind those of all rows, two times int32 [n + 1] of it."""
     every = rows.to(tl.int64) * (n + 1)
     behind = (work_ptr + every).to(tl.pointer_type(tl.int32)) + row * (n + 1)
     return work_ptr + row * (n + 1), behind, behind + every
@@ -284,7 +284,7 @@ def oscarmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, order_ptr, work_ptr, rows, n, scale, lam, size1, size2, s0, s1, s2, s3,
     MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p, its marks and the order of the scores for ROWS rows. work: float64 [2, R, n + 1], see `_memory`.
+    """p, its marks and the order of the scores for ROWS rows. work: float64 [2, R, n + 1], of which a program uses its rows alone.
 
     A score is pulled down by at most lam (n - 1), so only those above top - 1 - lam (n - 1) can be in the support, and
     the others, which are behind them, do not change them. With s in decreasing order, ``s_i + lam i`` is pooled until
@@ -293,7 +293,9 @@ def oscarmax_forward(
     """
     row, at = tile(ROWS, BLOCK)
     inside = (at < n) & (row < rows)
-    sums, starts, _ = _memory(work_ptr, row, rows, n)
+    apart = rows.to(tl.int64) * (n + 1)
+    sums = work_ptr + row * (n + 1)
+    starts = (sums + apart).to(tl.pointer_type(tl.int32))  # where the row's own keys were
     order = order_ptr + row * n
     marks = marks_ptr + row * n
     p_row = p_ptr + row * n
@@ -313,7 +315,6 @@ def oscarmax_forward(
     tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
     tl.debug_barrier()
     lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
-    apart = rows.to(tl.int64) * (n + 1)
     if (FEW == BLOCK) | (some(count > FEW) == 0):
         _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, FEW)
     else:

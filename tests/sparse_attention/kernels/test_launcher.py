@@ -97,6 +97,24 @@ def test_another_triton_starts_everything_itself(driver, monkeypatch) -> None:
 
 
 @compiles
+def test_triton_3_6_is_started_by_its_inner_launcher(driver, monkeypatch) -> None:
+    inner, launch = [], host.Launcher.launch
+    monkeypatch.setattr("triton.__version__", "3.6.0")
+    monkeypatch.setattr(host.Launcher, "launch", lambda self, *given: inner.append(self.name) or launch(self, *given))
+    kinds = launcher._starters
+    monkeypatch.setattr(launcher, "_starters", {})
+    x = torch.zeros(64)
+    for _ in range(3):
+        weighted(17, x)
+    monkeypatch.setattr(host.Launcher, "profile_scratch_size", 8)
+    for _ in range(2):
+        weighted(17, torch.zeros(64, dtype=torch.float16))
+    assert inner == ["weighted_backward"] * 2 and len(host.Launcher.started) == 5 and kinds is not launcher._starters
+    assert len({at.programs for at in host.Launcher.started}) == 1
+    assert host.Launcher.started[0][4][3:] == host.Launcher.started[2][4][3:]
+
+
+@compiles
 def test_errors_of_a_direct_launch(driver, monkeypatch) -> None:
     """An error of the device is raised as it is; with any other, the mapping is computed by torch from then on, with one warning."""
     x = torch.randn(5, 40)
@@ -147,6 +165,12 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
     launcher.ahead(triton.starter(kernel, **constants), x.device).go(2, *given)
     weighted(17, x, block=512, num_warps=2)
     assert compiled == [False] and not launcher._ahead and len(host.Launcher.started) == 1
+    with monkeypatch.context() as without:
+        without.setattr(
+            threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
+        )
+        launcher.ahead(triton.starter(kernel, **constants), x.device).go(2, *given)
+    assert not launcher._ahead
     weighted(17, x, block=1024)
     assert compiled == [False, True]
     said = capsys.readouterr().err.splitlines()
