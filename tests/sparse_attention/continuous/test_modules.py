@@ -283,6 +283,17 @@ def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
         assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
 
 
+def test_a_basis_keeps_no_copy_of_a_graph_or_a_mode():
+    """On a device that is not the CPU: in a CUDA graph it would be overwritten, and a fake tensor has no values."""
+    basis, loc = ct.GaussianBasis1d.linspaced(4), torch.zeros(2, device="meta")
+    attend = torch.compile(lambda x, y: ct.continuous_attention_1d(x, y, basis, 1.0), backend="eager", fullgraph=True)
+    assert attend(loc, loc + 1).shape == (2, 4)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert basis.tensors("cuda")[0].is_cuda
+    assert not basis._constants._on
+    assert basis.tensors("meta")[0] is basis.tensors("meta")[0]
+
+
 def test_devices_without_float64(monkeypatch):
     """As if the CPU were one: only float32 comes back, and top_p and the reference do not use float64 at all."""
     weights, n = torch.softmax(torch.randn(2, 16), -1), 4
