@@ -46,7 +46,7 @@ class BiLstm(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         at = torch.arange(x.size(1), device=x.device)
-        back_from_end = lengths.to(x.device).unsqueeze(1) - 1 - at  # [B, L]
+        back_from_end = lengths.to(x.device, non_blocking=True).unsqueeze(1) - 1 - at  # [B, L]
         turned = torch.where(back_from_end < 0, back_from_end + x.size(1), back_from_end)  # padding maps to padding
         there = self.forwards(x)[0]
         back = self.backwards(_rows(x, turned))[0]

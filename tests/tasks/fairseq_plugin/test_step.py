@@ -22,9 +22,11 @@ from tasks.training.trainer import Trainer
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 LSTM = ["task=toy", *SMALL, "model.embed_dim=12", "model.hidden_dim=12"]
 WIDTHS = ["model.hidden_dim=12", "model.ff_dim=12", "model.heads=2"]
+TAGGER = ["model.tagger_dim=8", "model.tagger_epochs=1"]
 CELLS = {
     "lstm": [*LSTM, "train.update_freq=2"],
     "additive": [*LSTM, "model=lstm_opennmt", "model.attention=additive", "optim=sgd"],
+    "fertility": [*LSTM, "model=lstm_fertility", "mapping=fertility_softmax", "model.fertility=predicted", *TAGGER],
     "transformer": ["task=toy", *SMALL, "model=transformer_small", *WIDTHS, "encode.joint=true"],
     "snli": ["task=snli", "data=toy_entailment", *SMALL, "model.embed_dim=8", "model.hidden_dim=8"],
 }
@@ -125,6 +127,13 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
     run(config_of(CELLS[name], tmp_path), tmp_path)
     assert len(found) >= 4 and found == [[]] * len(found)
     assert all(len(waits) == 1 for pending, waits in reads if pending) and max(n for n, _ in reads) > 1
+
+
+def test_the_weights_of_classes_are_moved_to_the_device_once(tmp_path, monkeypatch):
+    moved = []
+    monkeypatch.setattr(Classes, "to", lambda self, device: moved.append(device) or self)
+    run(config_of([*CELLS["snli"], "train.class_weights=balanced"], tmp_path), tmp_path)
+    assert moved == [torch.device("cpu")]
 
 
 def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):
