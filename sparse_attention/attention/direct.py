@@ -5,6 +5,7 @@ Whatever does not look right here, or is not known yet, takes the long way (`che
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -36,17 +37,20 @@ def attend(
     """The output, or None: take the long way. q is a plain tensor on a GPU, see `call.on_gpu`. given: the forms."""
     if k.__class__ not in PLAIN or v.__class__ not in PLAIN or causal.__class__ is not bool or foreign(q):
         return None
-    sizes, d, dtype, device = q.shape, q.shape[-1] if q.ndim else 0, q.dtype, q.device
-    if not _alike(q, k, v) or dtype not in _DTYPES or d > WIDEST or v.shape[-1] > WIDEST:
+    sizes, last = q.shape, v.shape
+    if not (_fit(sizes, k.shape, last) and _alike(q, k, v)) or q.dtype not in _DTYPES:
         return None
-    if transformed() or _forward_ad._current_level >= 0 or exporting() or kernels.active() == "reference":
+    *lead, n, d = sizes
+    if d > WIDEST or last[-1] > WIDEST or transformed() or _forward_ad._current_level >= 0:
         return None
-    if "attention" in given_up or not _load() or too_old(q.get_device()) or k.is_neg() or v.is_neg():
+    if exporting() or kernels.active() == "reference" or "attention" in given_up:
+        return None
+    if not _load() or too_old(q.get_device()):
         return None
     found = _of(mapping, params)
     if found is None:
         return None
-    lead, n, (_, alpha, factor) = sizes[:-2], sizes[-2], found
+    _, alpha, factor = found
     if scale is None:
         factor *= d**-0.5
     elif scale.__class__ in (float, int) and math.isfinite(scale):
@@ -61,10 +65,10 @@ def attend(
             return None
         if not inputs:
             return None
-    numbers = Numbers(lead, alpha, factor, causal and n > 1)
+    numbers = Numbers(tuple(lead), alpha, factor, causal and n > 1)
     if not autocasts(q):
         return operator.run(numbers, q, k, v, *inputs)
-    with torch.autocast(device.type, enabled=False):
+    with torch.autocast(q.device.type, enabled=False):
         return operator.run(numbers, q, k, v, *inputs)
 
 
@@ -100,16 +104,20 @@ def _inputs(
     return lengths, spans, None, bias, mask, scales, slopes, sink
 
 
-def _alike(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the shapes, dtypes and devices fit together, without broadcasting, and no dimension is empty."""
-    a, b, c = q.shape, k.shape, v.shape
+@functools.lru_cache(4096)
+def _fit(a: torch.Size, b: torch.Size, c: torch.Size) -> bool:
+    """Whether the shapes of q, k and v fit together, without broadcasting, and no dimension is empty."""
     many = len(a)
     if many < 3 or len(b) != many or len(c) != many or a[-1] != b[-1] or b[:-1] != c[:-1] or a[:-3] != b[:-3]:
         return False
-    if not b[-3] or a[-3] % b[-3] or not (q.numel() and k.numel() and v.numel()):
-        return False
-    for x in (k, v):
-        if x.dtype is not q.dtype or x.device != q.device or x.layout is not STRIDED or x.is_nested:
+    return bool(a.numel() and b.numel() and c.numel()) and a[-3] % b[-3] == 0
+
+
+def _alike(q: Tensor, *others: Tensor) -> bool:
+    """Whether the tensors are dense and of one dtype and device."""
+    device, dtype = q.device, q.dtype
+    for x in others:
+        if x.dtype is not dtype or x.device != device or x.layout is not STRIDED or x.is_nested or x.is_neg():
             return False
     return q.layout is STRIDED and not q.is_nested
 

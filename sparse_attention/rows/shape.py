@@ -127,7 +127,7 @@ def certain(fact: Any) -> bool:
 
 def autocasts(x: Tensor) -> bool:
     """True if torch.autocast is enabled for the device of ``x``; some devices (meta) have no autocast."""
-    kind = x.device.type
+    kind = "cuda" if x.is_cuda else x.device.type
     known = kind in ("cpu", "cuda") or torch.amp.is_autocast_available(kind)  # torch 2.11 cannot compile it
     return known and torch.is_autocast_enabled(kind)
 

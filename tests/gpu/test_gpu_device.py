@@ -9,6 +9,7 @@ from test_gpu_attention import KERNELS
 from torch import Tensor
 
 import sparse_attention as sa
+from sparse_attention.kernels import triton
 from sparse_attention.kernels.triton import _INTERPRETED, attention
 
 skipped = pytest.mark.skipif(_INTERPRETED, reason="about the device, which the interpreter does not have")
@@ -147,3 +148,23 @@ def test_times_beside_other_attention(n, causal, local, device, launched) -> Non
         both = do_bench(lambda a=attend: torch.autograd.grad(a(q, k, v), (q, k, v), g.bfloat16()), return_mode="median")
         print(f"n = {n}, {label}: {forward:.3f}, {both:.3f} ms")
     assert launched
+
+
+@pytest.mark.parametrize("shape", [(8192, 1024), (1024, 8192), (32768, 50)], ids=str)
+def test_times_of_rows_beside_softmax(shape, device) -> None:
+    """Prints microseconds in float32, forward and with the backward, of torch's softmax and of ours."""
+    from triton.testing import do_bench
+
+    generator = torch.Generator(device).manual_seed(0)
+    x, g = (torch.randn(shape, device=device, generator=generator) for _ in range(2))
+    leaf, each = x.clone().requires_grad_(), {"softmax of torch": partial(torch.softmax, dim=-1)}
+    for name, params in (
+        ("sparsemax", {}), ("entmax", {"alpha": 1.5}), ("fusedmax", {"lam": 0.1}), ("fusedmax", {"lam": 1.0}),
+        ("oscarmax", {"lam": 1 / shape[1]}), ("oscarmax", {"lam": 0.05}),
+    ):  # fmt: skip
+        each[f"{name} {params}"] = partial(getattr(sa, name), **params)
+    for label, f in each.items():
+        forward = do_bench(partial(f, x), return_mode="median")
+        both = do_bench(lambda f=f: torch.autograd.grad(f(leaf), leaf, g), return_mode="median")
+        print(f"{shape}, {label}: {1e3 * forward:.0f}, {1e3 * both:.0f} us")
+    assert not triton.given_up

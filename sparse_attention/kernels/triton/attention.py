@@ -83,25 +83,27 @@ def forward(
     scale: float,
     causal: bool = False,
     save: bool = True,
+    lead: tuple[int, ...] = (),
     **given: Any,
 ) -> tuple[Tensor, Saved | None]:
     """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v need not be adjacent in memory.
 
-    given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes, sinks
-    and lead. q is contiguous; all three may have more dimensions in the place of H and G, which the result then has, too.
+    given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes and sinks.
+    lead: H before heads were merged. q is contiguous; all three may have more dimensions in the place of H and G, which the result then has, too.
     """
-    own, heads, groups = given.get, q.shape[:-2].numel(), k.shape[:-2].numel()
-    (n, d), (m, e) = q.shape[-2:], v.shape[-2:]
-    lead, sizes = own("lead") or (heads,), (heads, n, m, e)
+    heads, groups, n, m, d, e = args.sizes(q.shape, k.shape, v.shape)
     k, v, room = args.together(k, v)
+    lead = lead or (heads,)
     lengths = spans = bias = mask = powers = scales = slopes = sinks = None
-    if len(given) > 1 or "lead" not in given:
+    if given:
+        own = given.get
         each = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
         lengths, spans, scales, slopes, sinks = (None if x is None else x.detach().contiguous() for x in each)
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    block = short.block(q, m, e, bias, powers, scales, slopes, sinks) if heads else None
+    learned = not (bias is powers is scales is slopes is sinks is None)
+    block = None if learned or not heads else short.block(q, n, m, d, e)
     small = block is not None
     if not (small or mask is None):
         lengths = _ends(mask, lengths, lead, m)
@@ -110,7 +112,7 @@ def forward(
         from . import decoding  # loads Triton
 
         forms = lengths, spans, None, None, scales, slopes, sinks
-        saved = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), sizes)
+        saved = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e))
         return decoding.forward(q, k, v, room, bias, mask, saved), None
     if block is None:
         laden = not (powers is scales is slopes is bias is mask is None)
@@ -124,7 +126,7 @@ def forward(
     size = 2 * heads * n if small else heads * n * (e + 2 if save else 2) + places + -(-places // 4)
     state = torch.empty(size, dtype=torch.float32, device=q.device)
     forms = lengths, spans, bias, powers, scales, slopes, sinks
-    saved = Saved(state, *forms, lead, alpha, scale, causal, block, sizes, small)
+    saved = Saved(state, *forms, lead, alpha, scale, causal, block, (heads, n, m, e), small)
     visible, numbers = args.visible(q, saved)
     (start,) = _starters(q, saved, save, False)
     if save and q.is_cuda and (id(start), q.device) not in _prepared:
@@ -155,8 +157,7 @@ def gradients(
 
     ``through`` gives what takes the place of a `Starter`, see `launcher.ahead`.
     """
-    heads, n, m, e = saved.sizes
-    groups, d = k.shape[:-2].numel(), q.shape[-1]
+    heads, groups, n, m, d, e = args.sizes(q.shape, k.shape, v.shape)
     blocks, key_blocks = -(-n // saved.block[0]), -(-m // saved.block[1])
     repeat = heads // max(groups, 1)
     dq, (k, v, room) = torch.empty_like(q), args.together(k, v)
@@ -218,9 +219,12 @@ def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -
     return ends if lengths is None else lengths.minimum(ends)
 
 
+_RULES = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}
+
+
 def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows.Starter, ...]:
     """What starts the kernels, the same for the same kind of call."""
-    rule = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}.get(saved.alpha, "ANY") if saved.powers is None else "EACH"
+    rule = _RULES.get(saved.alpha, "ANY") if saved.powers is None else "EACH"
     biased = 0 if saved.bias is None else 2 if saved.bias.dtype == torch.uint8 else 1
     kind = rule, saved.spans is not None, biased, args.bits(saved)
     return _of_kind(*kind, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, saved.short)

@@ -37,6 +37,12 @@ class Saved(NamedTuple):
     short: bool = False  # computed by `short`
 
 
+@functools.lru_cache(4096)
+def sizes(a: torch.Size, b: torch.Size, c: torch.Size) -> tuple[int, int, int, int, int, int]:
+    """Heads and groups of q, k and v of these shapes, the numbers of queries and keys, and the channels of keys and values."""
+    return a[:-2].numel(), b[:-2].numel(), a[-2], c[-2], a[-1], c[-1]
+
+
 def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
     """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
     if k.is_contiguous() and v.is_contiguous() and not (k.is_neg() or v.is_neg()):

@@ -9,6 +9,7 @@ The current device and its stream are Triton's driver's, asked for each launch, 
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
@@ -141,8 +142,18 @@ def starter(kernel: Any, alike: bool = False, /, **constants: Any) -> Starter:
     key = (id(kernel), alike, *constants.values())
     found = _starters.get(key)
     if found is None:
+        _hash(getattr(kernel, "__module__", __name__))
         found = _starters[key] = Starter(kernel, constants, alike)
     return found
+
+
+@functools.cache
+def _hash(module: str) -> None:
+    """Hash the functions of a module in their order: in Triton 3.6, the name of a kernel on disk depends on which were hashed before."""
+    for x in list(vars(sys.modules[module]).values()):
+        if isinstance(x, ModuleType) and x.__name__.startswith(f"{__package__}."):
+            _hash(x.__name__)
+        getattr(x, "cache_key", None)
 
 
 def _inner(run: Any, before: Values) -> tuple[Any, Values]:

@@ -19,17 +19,13 @@ _KEYS = (32, 64, 128)  # of a block: few sizes, since each is compiled
 _LARGEST = {torch.float32: 64 * 64, torch.float16: 128 * 128, torch.bfloat16: 128 * 128}  # keys times channels
 
 
-def block(q: Tensor, m: int, e: int, *learned: Tensor | None) -> tuple[int, int] | None:
-    """The numbers of queries and keys of a block; None if the kernels do not take q, m keys and values of e channels.
-
-    learned: the forms that they do not know.
-    """
-    n, d = q.shape[-2:]
+def block(q: Tensor, n: int, m: int, d: int, e: int) -> tuple[int, int] | None:
+    """The numbers of queries and keys of a block; None if the kernels do not take n queries and m keys with d and e channels."""
     most = min(MOST, measured(q.get_device())) if q.is_cuda else MOST
-    if not (0 < m <= most and 0 < n <= most and _fits(m, d, e, q.dtype)) or any(x is not None for x in learned):
+    if not (0 < m <= most and 0 < n <= most and _fits(m, d, e, q.dtype)):
         return None
-    keys = next(x for x in _KEYS if m <= x)
-    return 16 if q.dtype == torch.float32 and keys > 64 else 32, keys
+    keys = 32 if m <= 32 else 64 if m <= 64 else 128  # see `_KEYS`
+    return 16 if keys > 64 and q.dtype == torch.float32 else 32, keys
 
 
 @functools.lru_cache(4096)
@@ -49,7 +45,7 @@ def record(device: int | None = None) -> Path:
 
 @functools.cache
 def measured(device: int) -> int:
-    """The number of keys up to which the kernels were the faster ones on a device; `MOST` if that was not measured."""
+    """The number of keys up to which the kernels were the faster ones on a device; the widest block if that was not measured."""
     with suppress(ImportError, AttributeError, OSError, ValueError):
         return int(record(device).read_text())
-    return MOST
+    return _KEYS[-1]

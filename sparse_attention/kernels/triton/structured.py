@@ -216,7 +216,14 @@ def fusedmax_forward(
     tl.store(codes + place + 1, tl.where(more, GAP, 0), mask=up & (place == count - 1))
     slack = 1e-10 + 1e-10 * lam64  # above what is lost by rounding
     tl.debug_barrier()
-    _cut(sums, starts, codes, count, lam64, slack, FEW)
+    WHOLE: tl.constexpr = BLOCK if BLOCK <= 1024 else FEW  # wider rows would spill registers
+    if WHOLE > FEW:
+        if some(count > FEW) == 1:
+            _cut(sums, starts, codes, count, lam64, slack, WHOLE)
+        else:
+            _cut(sums, starts, codes, count, lam64, slack, FEW)
+    else:
+        _cut(sums, starts, codes, count, lam64, slack, FEW)
     real = at < count
     begin = _first(codes, at, real, 0 * count)
     end = tl.load(starts + at, mask=real, other=FAR)
