@@ -26,6 +26,7 @@ HAVING = $(if $(filter gpu,$(PROFILE)),$(sort $(basename $(notdir $(shell grep -
 pages  = $(filter $(if $(filter all,$(PAPER)),%,$(PAPER))_$(1),$(HAVING))
 run    = $(BIN)/python scripts/reproduce.py $(1) profile=$(PROFILE) runtime.workers=$(WORKERS) launcher=$(LAUNCHER) $(ARGS)
 RUN    = $(BIN)/python scripts
+GPU    = $(if $(WHEELS),$(PYTHON) -m benchmarks.wheels run $(WHEELS),$(BIN)/python) -m pytest -m gpu
 PYTEST = $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 ##                the tables: PROFILE=demo|cpu|gpu|paper PAPER=niculae2017|laha2018|martins2020|peters2018|malaviya2018|all LAUNCHER=local|slurm_gpu|... ARGS='seeds=1,2 ...'
@@ -93,8 +94,9 @@ test-all: developer ## every test that needs no GPU: the slow ones too, those of
 test-cpus: developer ## tests that depend on the processor, as without AVX-512 and with ATen's plain loops
 	@$(AVX2) $(PYTEST) $(CPU_TESTS) $(ARGS)
 	@ATEN_CPU_CAPABILITY=default $(PYTEST) $(CPU_TESTS) $(ARGS)
-test-gpu: ## run the kernels, attention and training on this machine's GPU; without .venv: WHEELS=folder PYTHON=python3 (docs/reference/gpu.md)
-	@$(if $(WHEELS),$(PYTHON) -m benchmarks.wheels run $(WHEELS),$(BIN)/python) -m pytest -rA -m gpu tests/gpu $(ARGS)
+test-gpu: ## run the kernels, attention and training on this machine's GPU, then print times; without .venv: WHEELS=folder PYTHON=python3 (docs/reference/gpu.md)
+	@$(GPU) -q -n 8 --maxschedchunk 1 -k "not times" tests/gpu $(ARGS)
+	@$(if $(ARGS),,$(GPU) -rA -k times tests/gpu)
 test-slurm: developer ## test a sweep with every kind of fault on a one-node Slurm, installed if possible
 	@$(BIN)/python -m pytest -q -m slurm tests/slurm $(ARGS)
 test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machines with faults (needs root and debootstrap); SUITES="trixie faults" FULL=1

@@ -15,7 +15,7 @@ from importlib import metadata
 from pathlib import Path
 
 # Packages that the tests, training and its tables import; the packages required by these are added.
-ROOTS = "pytest fairseq-fixed bitarray regex tqdm hydra-core omegaconf numpy scipy scikit-learn sacrebleu".split()
+ROOTS = "pytest pytest-xdist fairseq-fixed bitarray regex tqdm hydra-core omegaconf numpy scipy scikit-learn sacrebleu".split()
 ROOTS += "rouge-score sacremoses subword-nmt sentencepiece safetensors jinja2 matplotlib rich pillow".split()
 ROOTS += ["pandas", "pydantic", "pyyaml", "entmax"]
 PEERS = {"adasplash": "0.2.2"}  # only timed next to ours on a GPU; not installed here

@@ -81,16 +81,20 @@ def page(record: dict[str, Any]) -> tuple[str, str]:
     found, p = differences(rows, twice), decided(rows, twice)
     apart = [pair for pair in p if p[pair] < 1 - statistics.LEVEL]
 
-    def mean(task: str, attention: str, which: int = TOKEN) -> statistics.Mean:
-        return statistics.mean_of([*scores(rows, task, attention, twice, which).values()])
+    def mean(task: str, attention: str, which: int = TOKEN, n: str = twice) -> statistics.Mean:
+        return statistics.mean_of([*scores(rows, task, attention, n, which).values()])
+
+    def exact(n: str) -> dict[str, dict[str, float]]:
+        tested = dict.fromkeys((row["task"], row["attention"]) for row in rows if row["stage"] == "test")
+        return {task: {one: mean(task, one, EXACT, n).mean for of, one in tested if of == task} for task, _ in found}
 
     text = pages.page(
         "length",
         **{name: value for name, value in record.items() if name not in ("rows", "lengths", "dev")},
         cpu_minutes=sum(row["cpu_seconds"] for row in rows) / 60, codes=codes(rows), brackets=statistics.brackets, mean=mean,
         attentions=dict.fromkeys(row["attention"] for row in rows), found=found, twice=twice,
-        apart=apart, better=[pair for pair in apart if found[pair].mean > 0],
-        best={task: max(mean(*pair, EXACT).mean for pair in [(task, "softmax"), *found] if pair[0] == task) for task, _ in found},
+        apart=apart, better=[pair for pair in apart if found[pair].mean > 0], alike=[task for task in record["options"] if task not in dict(apart)],
+        lost=sum(not low <= 0 <= high for low, high in (found[pair].interval() for pair in found if pair not in apart)), once=lengths[0], learned=exact(lengths[0]), best={task: max(of.values()) for task, of in exact(twice).items()},
     )  # fmt: skip
     return text, picture(rows, lengths)
 

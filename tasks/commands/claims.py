@@ -73,6 +73,11 @@ def write(results: Path) -> int:
     return 0
 
 
+def told_of(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """Comparisons for a JSON file; numbers that are not known are left out."""
+    return [{k: v for k, v in asdict(part).items() if k != "slack" and v == v} for part in parts]
+
+
 def values(outcome: Outcome, tables: Iterable[Table] = ()) -> dict[str, Any]:
     """An outcome for a JSON file; unknown numbers are None. Of an open claim, also what would decide it (`_lacking`)."""
     asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
@@ -82,8 +87,8 @@ def values(outcome: Outcome, tables: Iterable[Table] = ()) -> dict[str, Any]:
     told |= {"effect": effect, "interval": interval, "n": part.n, "why": part.why, "p": outcome.p}
     told |= {"chance": None if math.isnan(outcome.chance) else outcome.chance, "needs": outcome.needs}
     told |= dict(zip(("more_runs", "more_hours"), _lacking(outcome, tables))) if not outcome.counts else {}
-    parts = [{k: v for k, v in asdict(p).items() if k != "slack" and v == v} for p in outcome.parts]
-    forms = [{"form": o.claim.forms[0].form, "outcome": o.outcome} for o in outcome.forms]
+    parts = told_of(outcome.parts)
+    forms = [{"form": o.claim.forms[0].form, "outcome": o.outcome, "parts": told_of(o.parts)} for o in outcome.forms]
     return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts} | ({"forms": forms} if forms else {})
 
 
@@ -102,9 +107,9 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
     told |= {"asked": asked, "ranked": ranked, "papers": papers, "counted": counted, "better": better(tables)}
     told |= {"small": _small(tables), "least": _least(outcomes), "lost": _lost(outcomes)}
     told |= {"more": {one.claim.id: _more(one, tables) for one in outcomes}, "of": Counter(map(_word, counted))}
-    told["turned"] = _and(
-        [str(one.claim.id) for one in counted if _word(one) == "fail" and SUPPORTED in {o.outcome for o in one.forms}]
-    )
+    failed = [(str(one.claim.id), {form.outcome for form in one.forms}) for one in counted if _word(one) == "fail"]
+    told["turned"] = _and([id for id, words in failed if SUPPORTED in words])
+    told["unlike"] = _and([id for id, words in failed if words == {OPEN}])
     many = len({one.claim.paper for one in counted})
     told["many"] = NUMBERS[many] if many < len(NUMBERS) else many
     return templates(Path(__file__).parent).get_template("claims.md.jinja").render(told)

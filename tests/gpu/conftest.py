@@ -48,11 +48,15 @@ def no_races() -> Iterator[None]:
 
 @pytest.fixture
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the kernels that Triton has started. Tests assert them: elsewhere plain torch gives the same numbers."""
+    """The names of the kernels that were started, as for users. Tests assert them: elsewhere plain torch gives the same numbers."""
     names: list[str] = []
 
     def recorded(kernel, programs, *arguments, **constants) -> None:
-        launcher._by_triton(kernel, programs, arguments, constants)
+        launcher.instead = None
+        try:
+            launcher.starter(kernel, **constants).go(programs, *arguments)
+        finally:
+            launcher.instead = recorded
         names.append(kernel.fn.__name__)
 
     monkeypatch.setattr(launcher, "instead", recorded)

@@ -95,6 +95,8 @@ def test_a_row_that_was_not_run_and_an_excluded_gain_have_their_words():
         one = outcome(runs, test="superiority", margin=0.5)
         text = claims.page([one], (), [WHO])
         assert one.outcome == word and "## Fail\n\n### Claim 7" in text and said in text
+    again = outcome((-0.1, 0.1, 0.0), test="superiority", margin=0.5, forms=(Form("as printed", ("tuned",)),))
+    assert "; runs: 3; a gain of 0.5 or more is excluded)." in claims.page([again], (), [WHO])
 
 
 def test_other_forms_of_a_claim_stand_below_its_table():
@@ -105,8 +107,17 @@ def test_other_forms_of_a_claim_stand_below_its_table():
     assert "hold in another form" not in text, "it holds anyway"
     failed = claims.page([outcome((2.0, 2.1, 1.9), forms=one.claim.forms)], (), [WHO])
     assert "are not testable here**. Of those that fail, 7 hold in another form, named below.\n" in failed
-    said = [{"form": "as printed", "outcome": SUPPORTED}, {"form": "in small", "outcome": "not tested"}]
-    assert claims.values(one)["forms"] == said and "forms" not in claims.values(outcome((0.1, -0.1)))
+    said = claims.values(one)["forms"]
+    told = [{"form": "as printed", "outcome": SUPPORTED}, {"form": "in small", "outcome": "not tested"}]
+    assert [{k: of[k] for k in ("form", "outcome")} for of in said] == told
+    assert [p["row"] for p in said[0]["parts"]] == ["tuned"] and said[0]["parts"][0]["effect"] == 0
+    assert "forms" not in claims.values(outcome((0.1, -0.1)))
+    rows = {"tuned": (2.0, 2.1, 1.9), "softmax": (0.0, 0.1, -0.1), "wide": (0.1, 0.4, 3.0), "other": (0.0, 0.0, 3.0)}
+    scores = {"a": {row: dict(enumerate(found)) for row, found in rows.items()}}
+    wide = replace(CLAIM, forms=(Form("as printed", ("wide", "other")),))
+    text = claims.page([outcome_of(wide, Evidence({BLEU: scores}))], (), [WHO])
+    assert "Of those that fail, 7 would be open in another form, named below.\n" in text
+    assert "\nAs printed: open (wide: +1.17 [" in text and "]; other: +1.00 [" in text
 
 
 def test_all_pairs_of_runs_are_counted():

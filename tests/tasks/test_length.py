@@ -224,7 +224,10 @@ def test_the_page_is_written_from_its_record_alone(tmp_path):
     text = report.write(recorded(10), tmp_path).read_text()
     assert "1 of 2 comparisons with softmax show a difference in token accuracy:\n1 are better, 0 worse" in text
     assert "| 32 symbols | sort, 2 steps | flip-flop, 2 steps |\n|---|---|---|\n" in text
-    assert "| softmax | 51.0 ±1.6 | 51.0 ±1.6 |" in text and "| highest exact match, % | 41.0 | 49.0 |" in text
+    assert "| softmax | 51.0 ±1.6 | 51.0 ±1.6 |" in text and "| exact match, highest, % | 41.0 | 49.0 |" in text
+    # 70 or 78, minus 16, plus 3 on average
+    assert "| exact match at 16 symbols, softmax (lowest), % | 57.0 (57.0) | 65.0 (57.0) |" in text
+    assert "No difference is shown in flip-flop." in text and "have learned the lengths" in text
     # Welch: t(8; .975) = 2.306 times the root of 2 * 2.5 / 5 = 1
     assert "| ASEntmax | **+10.0** [+7.7, +12.3] | +0.0 [-2.3, +2.3] |" in text and "10 CPU minutes" in text
     assert "Commits: cafe, beef with uncommitted changes (flip-flop); the others ran before records" in text
@@ -240,3 +243,10 @@ def test_the_page_is_written_from_its_record_alone(tmp_path):
     assert all(word in picture for word in ("sort", "flip-flop", "ASEntmax", "exact match, %", "token accuracy, %"))
     # t = 2.4: p = .043, and .086 after Holm's correction
     assert "none of 2 comparisons with softmax shows a difference" in report.page(recorded(2.4))[0]
+    three = recorded(10)  # in flip-flop, two lose 2.4 points
+    of = [one for one in three["rows"] if (one["task"], one["attention"]) == ("flip-flop", "ASEntmax")]
+    for one in of:
+        one["found"]["32"] = [one["found"]["32"][0], one["found"]["32"][1] - 2.4]
+    three["rows"] += [{**one, "attention": "SSMax"} for one in of]
+    assert "1 of 3 comparisons" in report.page(three)[0]
+    assert "old and new;\n2 other intervals exclude 0, but do not survive it)" in report.page(three)[0]
