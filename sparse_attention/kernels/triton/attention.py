@@ -237,7 +237,7 @@ def _of_kind(
     from . import attention_blocks, attention_kernels, short_kernels
 
     kinds = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
-    channels = {**args.channels("D", d), **args.channels("E", e)}
+    channels = {"D": args.whole(d, e), "D2": 0, "E": args.whole(d, e), "E2": 0}
     shared, single = {**kinds, "ROWS": block[0], "KEYS": block[1], **channels}, dtype == torch.float32
     if small:
         shared |= {"num_warps": 8 if block[1] * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}

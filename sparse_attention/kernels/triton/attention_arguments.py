@@ -86,6 +86,14 @@ def visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, .
     return (*tensors[:3], at, *tensors[3:]), (sees, per_head, row, key, *factors)
 
 
+def whole(d: int, e: int) -> int:
+    """The channels of all blocks of a kernel: one power of two.
+
+    On an H200 (Triton 3.6), kernels in float32 whose blocks differed, by 16 and 32 channels or 32 and 16 more, gave wrong values.
+    """
+    return max(16, 1 << (max(d, e) - 1).bit_length())
+
+
 def channels(name: str, width: int) -> dict[str, int]:
     """The channels of a block as one power of two from 16 or a sum of two: 80 are 64 and 16."""
     first = max(16, 1 << (width.bit_length() - 1))

@@ -30,10 +30,8 @@ def block(q: Tensor, n: int, m: int, d: int, e: int) -> tuple[int, int] | None:
 
 @functools.lru_cache(4096)
 def _fits(m: int, d: int, e: int, dtype: torch.dtype) -> bool:
-    """Whether the registers hold a block; channels that are a sum of two powers of two, as 80 are, need twice as many or more."""
-    both = args.channels("D", d)["D2"] + args.channels("E", e)["E2"] > 0
-    size = next(x for x in _KEYS if m <= x) * max(d, e) * (1 + both)
-    return max(d, e) <= 128 and size <= _LARGEST[dtype] and not (both and dtype == torch.float32)
+    """Whether the registers hold a block."""
+    return max(d, e) <= 128 and next(x for x in _KEYS if m <= x) * args.whole(d, e) <= _LARGEST[dtype]
 
 
 def record(device: int | None = None) -> Path:
