@@ -1,8 +1,8 @@
 """Find the operations that make the host wait for the GPU.
 
 On a GPU, torch reports them itself (`torch.cuda.set_sync_debug_mode`). On other devices, two torch modes find the
-operations that would wait on a GPU: those whose result has a size or value that the host must know, and methods that
-pass the content of a tensor to Python. Checks that are skipped on a GPU (`rows.shape.asynchronous`) are skipped there
+operations that would wait on a GPU: those whose result has a size or value that the host must know, methods that
+pass the content of a tensor to Python, and copies from the host without `non_blocking`. Checks that are skipped on a GPU (`rows.shape.asynchronous`) are skipped there
 as well.
 """
 
@@ -53,15 +53,23 @@ def _address(x: Tensor) -> int:
 
 
 class _Methods(TorchFunctionMode):
-    def __init__(self, found: list[str], host: Collection[int]) -> None:
+    """Records methods that would wait. What is computed from `host` alone is on the host, too."""
+
+    def __init__(self, found: list[str], host: Collection[Tensor]) -> None:
         super().__init__()
-        self.found, self.host = found, host
+        self.found, self.host = found, {id(t): t for t in host}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        if name in METHODS and id(args[0]) not in self.host:
+        name, given = getattr(func, "__name__", ""), kwargs or {}
+        here = [id(x) in self.host for x in args if isinstance(x, Tensor)]
+        if name in METHODS and not here[0]:
             self.found.append(name)
-        return func(*args, **(kwargs or {}))
+        elif name == "to" and here[0] and not given.get("non_blocking"):
+            self.found.append("to: a copy from the host")
+        result = func(*args, **given)
+        if isinstance(result, Tensor) and name != "to" and here and all(here):
+            self.host[id(result)] = result
+        return result
 
 
 def syncs(work: Callable[[], Any], device: str | torch.device = "cpu", host: Collection[Tensor] = ()) -> list[str]:
@@ -84,6 +92,6 @@ def syncs(work: Callable[[], Any], device: str | torch.device = "cpu", host: Col
         return [str(w.message) for w in caught if "synchronizing CUDA operation" in str(w.message)]
     found: list[str] = []
     as_on_a_gpu = mock.patch.object(shape, "asynchronous", lambda x: True)
-    with as_on_a_gpu, _Methods(found, {id(t) for t in host}), _Operations(found, host):
+    with as_on_a_gpu, _Methods(found, host), _Operations(found, host):
         work()
     return found

@@ -54,7 +54,8 @@ _loaded: dict[str, ModuleType] = {"reference": reference}
 class use:
     """Choose the kernels for the whole process; as a context manager, only for the block and the thread it runs in.
 
-    torch.utils.checkpoint without use_reentrant needs the same kernels in the backward pass, so run that in the block, too.
+    torch.utils.checkpoint without use_reentrant needs the same kernels in the backward pass, so run that in the block, too. The
+    backward of a GPU has a thread of its own, where no block has an effect: choose for the whole process there.
 
     Raises:
         ValueError: the name is not auto, reference, native or triton.

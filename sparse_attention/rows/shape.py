@@ -266,6 +266,8 @@ def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:
     if not isinstance(value, Tensor):
         return value
     value = value.to(torch.float64 if scores.dtype == torch.float64 else torch.float32)
+    if value.ndim == 0:  # one number may be elsewhere, as in torch
+        value = value.to(scores.device, non_blocking=True)
     if value.numel() == 1:
         return value.reshape([1] * max(scores.ndim, 1))
     lead = list(scores.shape)

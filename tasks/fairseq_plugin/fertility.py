@@ -20,6 +20,7 @@ from tasks.seq2seq.encode import open_encoded
 
 register("fertility", DataModel)
 OF_ONE = 0.5  # weight of fertility 1
+NONE = -100  # target of padding
 
 
 class Sources(batches.Sources, FairseqDataset):
@@ -48,14 +49,15 @@ class Tags(SummedCriterion):
         return loss, size, log | {"sample_size": size}
 
     def summed(self, model: nn.Module, sample: dict[str, Any]) -> tuple[Tensor, dict[str, Any]]:
-        real = sample["net_input"]["src_tokens"].ne(PAD)
-        logits, target = widened(model(**sample["net_input"])[real]), sample["target"][real]
+        padding = sample["net_input"]["src_tokens"].eq(PAD)
+        logits = widened(model(**sample["net_input"]).flatten(0, 1))
+        target = sample["target"].masked_fill(padding, NONE).flatten()
         log = {"ncorrect": logits.argmax(-1).eq(target).sum(), "ones": target.eq(1).sum()}
         weights = None
         if model.training and model.net.least:
             weights = torch.ones_like(logits[0])
             weights[1] = OF_ONE
-        return F.cross_entropy(logits, target, weights, reduction="sum"), log
+        return F.cross_entropy(logits, target, weights, ignore_index=NONE, reduction="sum"), log
 
 
 def groups(config: Any, encoded: Path) -> dict[str, Any]:

@@ -46,7 +46,7 @@ class BiLstm(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         at = torch.arange(x.size(1), device=x.device)
-        back_from_end = lengths.to(x.device).unsqueeze(1) - 1 - at  # [B, L]
+        back_from_end = lengths.to(x.device, non_blocking=True).unsqueeze(1) - 1 - at  # [B, L]
         turned = torch.where(back_from_end < 0, back_from_end + x.size(1), back_from_end)  # padding maps to padding
         there = self.forwards(x)[0]
         back = self.backwards(_rows(x, turned))[0]
@@ -127,7 +127,8 @@ def packed_at_once(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, t
         back = order.argsort().to(x.device, non_blocking=True)
     sizes = words.sum(1)[: lengths.max()]
     states, last = lstm(PackedSequence(x.flatten(0, 1).index_select(0, place), sizes, None, back))
-    states = x.new_zeros(at.numel() * len(x), states.data.size(1)).index_copy(0, place, states.data)
+    data = states.data  # under autocast, in half precision on a GPU, unlike x
+    states = data.new_zeros(at.numel() * len(x), data.size(1)).index_copy(0, place, data)
     return states.unflatten(0, x.shape[:2]), last
 
 

@@ -65,7 +65,7 @@ class Trainer:
         self.seed, self.clip, self.world = config["seed"], float(config["optim"]["clip"]), world
         self.device = torch.device("cuda" if job.cuda else "cpu")
         torch.manual_seed(self.seed)
-        self.model, self.criterion = job.parts.model().to(self.device), job.parts.criterion()
+        self.model, self.criterion = job.parts.model().to(self.device), job.parts.criterion().to(self.device)
         self.half = HALF.get(config["train"]["precision"])
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.half is torch.float16)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]

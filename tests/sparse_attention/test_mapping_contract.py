@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses import FakeTensorMode
 
 import sparse_attention as sa
 
@@ -34,6 +35,17 @@ def test_rows_in_any_shape_and_dimension(kernel, name):
             assert torch.equal(p, moved)
     alone = m(torch.tensor(3.0))
     assert alone.shape == () and (alone == 1.0 or name in sa.names("unnormalised"))
+
+
+NUMBERS = [(n, p.name, p.default) for n in NAMES for p in sa.spec(n).params if p.tensor and type(p.default) is float]
+
+
+@pytest.mark.parametrize("name, param, value", NUMBERS)
+def test_a_hyperparameter_of_one_number_may_be_on_another_device(name, param, value):
+    """As in torch. Fake tensors are on devices that are not here."""
+    with FakeTensorMode():
+        x, mask = torch.rand(2, 3, 5, device="cuda"), torch.ones(5, dtype=torch.bool, device="cuda")
+        assert getattr(sa, name)(x, mask=mask, **{param: torch.tensor(value)}).is_cuda
 
 
 @pytest.mark.parametrize("name", EVERY)

@@ -57,8 +57,8 @@ def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
 
 @functools.lru_cache(64)
 def no_lengths(device: torch.device) -> Tensor:
-    """Stands for lengths that are not given; it is not read."""
-    return torch.empty(1, dtype=torch.int64, device=device)
+    """Stands for lengths that are not given; it is not read. It has no memory, which could be that of a CUDA graph."""
+    return torch.empty(0, dtype=torch.int64, device=device)
 
 
 def bits(saved: Saved) -> int:

@@ -320,9 +320,8 @@ def _checked_positive_definite(sigma: Tensor) -> Tensor:
     # NaN passes this check and stays NaN in its own row.
     if sigma.shape[-1] > 2:
         known = sigma.detach().isfinite().flatten(1).all(-1)
-        symmetric = torch.where(
-            known[:, None, None], 0.5 * (sigma + sigma.mT).detach(), torch.eye(sigma.shape[-1]).to(sigma)
-        )
+        eye = torch.eye(sigma.shape[-1], dtype=sigma.dtype, device=sigma.device)
+        symmetric = torch.where(known[:, None, None], 0.5 * (sigma + sigma.mT).detach(), eye)
         bad = torch.linalg.cholesky_ex(symmetric).info > 0
     else:
         s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)

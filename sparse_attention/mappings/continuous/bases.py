@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...rows.shape import constant, in_float64
+from ...rows.shape import constant, in_float64, passing
 
 
 class _Constants:
@@ -28,9 +28,11 @@ class _Constants:
         device = torch.device(device)
         if device.type == "cpu":
             return self._cpu
-        if device not in self._on:
-            self._on[device] = constant(lambda: {name: t.to(device) for name, t in self._cpu.items()})
-        return self._on[device]
+        if (made := self._on.get(device)) is None:
+            made = constant(lambda: {name: t.to(device) for name, t in self._cpu.items()})
+            if not (torch.compiler.is_dynamo_compiling() or passing()):  # else they belong to a graph or a mode
+                self._on[device] = made
+        return made
 
     def __getstate__(self) -> dict:
         return {"_cpu": self._cpu, "_on": {}, "key": self.key}

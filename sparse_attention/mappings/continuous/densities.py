@@ -36,8 +36,13 @@ class Density:
     alpha: float
 
     def __init__(self, loc: Tensor, scale: Tensor, scale_name: str) -> None:
-        scale = positive(torch.as_tensor(scale), f"{type(self).__name__}: {scale_name}")
-        self.loc, self.scale = torch.broadcast_tensors(torch.as_tensor(loc), scale)
+        device = next((x.device for x in (loc, scale) if isinstance(x, Tensor) and x.ndim), None)
+        # one number may be elsewhere
+        loc, scale = (
+            x if isinstance(x, Tensor) and x.ndim else torch.as_tensor(x, device=device) for x in (loc, scale)
+        )
+        scale = positive(scale, f"{type(self).__name__}: {scale_name}")
+        self.loc, self.scale = torch.broadcast_tensors(loc, scale)
 
     def pdf(self, t: Tensor) -> Tensor:
         """p(t); t and the batch shape [...] broadcast."""

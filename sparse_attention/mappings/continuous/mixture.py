@@ -173,7 +173,7 @@ def _noise(shape: Sequence[int], like: Tensor, generator: torch.Generator | None
     """Samples of the standard Gumbel distribution."""
     device = like.device if generator is None else generator.device
     uniform = torch.rand(tuple(shape), dtype=torch.float64, device=device, generator=generator)
-    return -torch.log(-torch.log(uniform.clamp(min=_TINY))).to(like.device)
+    return -torch.log(-torch.log(uniform.clamp(min=_TINY))).to(like.device, non_blocking=True)
 
 
 def _draw_means(p: Tensor, t: Tensor, components: int, noise: Tensor) -> Tensor:

@@ -206,9 +206,8 @@ class ContinuousAttention2d(nn.Module):
             assert weights is not None
             tolerance = 1e-12 if weights.dtype == torch.float64 else 1e-7
             # Stay in float64 until r is computed: for attention along a line, rounding Sigma would lose |Sigma|.
-            mu, sigma = match_moments_2d(
-                weights.double(), self._positions.to(weights.device), self.alpha, self.moment_match
-            )
+            at = self._positions.to(weights.device, non_blocking=True)
+            mu, sigma = match_moments_2d(weights.double(), at, self.alpha, self.moment_match)
         r = continuous_attention_2d(mu, sigma, self.basis, self.alpha, quadrature=self.quadrature, tolerance=tolerance)
         if weights is not None:
             dtype = torch.promote_types(weights.dtype, torch.float32)
@@ -269,7 +268,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
         """
         self._check_size(values)
         mask = _checked_mask(mask, values, weights)
-        positions = self._positions.to(weights.device)
+        positions = self._positions.to(weights.device, non_blocking=True)
         given: dict[str, Any] = {"initial_variance": self.initial_variance}
         if self.training:
             device = self.generator.device if self.generator is not None else None

@@ -101,7 +101,7 @@ class Model(lstm.Model):
         words = self._fertilities(src_tokens, src_lengths, fertility)
         if not self.options.sink:
             return {**super().encode(src_tokens, src_lengths), "fertility": words}
-        end = src_lengths.to(src_tokens.device).unsqueeze(1)  # [B, 1]
+        end = src_lengths.to(src_tokens.device, non_blocking=True).unsqueeze(1)  # [B, 1]
         memory = super().encode(F.pad(src_tokens, (0, 1), value=PAD).scatter(1, end, BOS), src_lengths + 1)
         mask = F.pad(src_tokens.ne(PAD), (0, 1), value=True)
         for name in ("states", "keys"):

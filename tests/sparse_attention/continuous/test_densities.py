@@ -8,6 +8,7 @@ import torch
 from integrals import line, plane, t64
 from scipy import optimize, stats
 from scipy.integrate import quad
+from torch._subclasses import FakeTensorMode
 
 from sparse_attention.mappings import continuous as ct
 
@@ -164,6 +165,15 @@ def test_multivariate_gaussian_equals_scipy():
     assert float(d.entropy()) == pytest.approx(reference.entropy())
     with pytest.raises(ValueError, match="not positive definite"):
         ct.MultivariateGaussian(t64([0.0, 0.0]), -torch.eye(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("number", [0.5, torch.tensor(0.5)], ids=str)
+def test_one_number_may_be_on_another_device(number):
+    """As in torch. Fake tensors are on devices that are not here."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        x = torch.ones(3, device="cuda")
+        for density in (ct.BetaGaussian(x, number), ct.BetaGaussian(number, x), ct.BetaGaussian(x, number, 1.0)):
+            assert density.pdf(x).is_cuda and density.sample((2,)).is_cuda
 
 
 def test_densities_are_differentiable():

@@ -8,6 +8,7 @@ from functools import partial
 
 import pytest
 import torch
+from syncs import syncs
 from torch._subclasses import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -281,6 +282,27 @@ def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
             with around():
                 kept += [*ct.gauss.jacobi(n, 1), *ct.gauss.jacobi_on(cpu, n, 1), ct.ridge_matrix_1d(n, BASIS)]
         assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
+
+
+@pytest.mark.parametrize("alpha, waits", [(1.0, []), (2.0, ["_local_scalar_dense"])])
+def test_on_an_image_a_gpu_is_read_for_the_number_of_angles_alone(alpha, waits):
+    weights, values = torch.softmax(torch.randn(2, 16), -1), torch.randn(2, 16, 3)
+    basis = ct.GaussianBasis2d.grid(4, 4)
+    single, several = ct.ContinuousAttention2d((4, 4), basis, alpha), ct.MultimodalAttention2d((4, 4), basis, alpha)
+    for layer in (single, several.eval()):
+        layer(values, weights=weights)  # fills what is kept
+        assert syncs(lambda one=layer: one(values, weights=weights), host=[layer._positions]) == waits
+
+
+def test_a_basis_keeps_no_copy_of_a_graph_or_a_mode():
+    """On a device that is not the CPU: in a CUDA graph it would be overwritten, and a fake tensor has no values."""
+    basis, loc = ct.GaussianBasis1d.linspaced(4), torch.zeros(2, device="meta")
+    attend = torch.compile(lambda x, y: ct.continuous_attention_1d(x, y, basis, 1.0), backend="eager", fullgraph=True)
+    assert attend(loc, loc + 1).shape == (2, 4)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        assert basis.tensors("cuda")[0].is_cuda
+    assert not basis._constants._on
+    assert basis.tensors("meta")[0] is basis.tensors("meta")[0]
 
 
 def test_devices_without_float64(monkeypatch):

@@ -10,21 +10,27 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from syncs import syncs
+from torch._subclasses import FakeTensorMode
+from torch.utils._pytree import tree_map_only
 
 from repro import cell as cells
 from repro.store import Store
 from tasks.config.compose import composer, module_of
 from tasks.data.progress import NullProgress
 from tasks.fairseq_plugin.classification import Classes, groups
+from tasks.layers import lstm
 from tasks.seq2seq.encode import open_encoded
+from tasks.seq2seq.models import lstm as lstm_model
 from tasks.training.trainer import Trainer
 
 SMALL = ["data.limits={train: 40, dev: 12, test: 12}", "train.max_epochs=1", "train.batch_size=8"]
 LSTM = ["task=toy", *SMALL, "model.embed_dim=12", "model.hidden_dim=12"]
 WIDTHS = ["model.hidden_dim=12", "model.ff_dim=12", "model.heads=2"]
+TAGGER = ["model.tagger_dim=8", "model.tagger_epochs=1"]
 CELLS = {
     "lstm": [*LSTM, "train.update_freq=2"],
     "additive": [*LSTM, "model=lstm_opennmt", "model.attention=additive", "optim=sgd"],
+    "fertility": [*LSTM, "model=lstm_fertility", "mapping=fertility_softmax", "model.fertility=predicted", *TAGGER],
     "transformer": ["task=toy", *SMALL, "model=transformer_small", *WIDTHS, "encode.joint=true"],
     "snli": ["task=snli", "data=toy_entailment", *SMALL, "model.embed_dim=8", "model.hidden_dim=8"],
 }
@@ -125,6 +131,55 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
     run(config_of(CELLS[name], tmp_path), tmp_path)
     assert len(found) >= 4 and found == [[]] * len(found)
     assert all(len(waits) == 1 for pending, waits in reads if pending) and max(n for n, _ in reads) > 1
+
+
+def lstm_of_cudnn(self, x, states=None):
+    """Its result without values: in float16 under autocast, whatever autocast's type."""
+    both = 1 + self.bidirectional
+    given = {"dtype": torch.float16 if torch.is_autocast_enabled("cuda") else x.dtype}
+    h, c = (x.new_empty(both * self.num_layers, len(x), self.hidden_size, **given) for _ in range(2))
+    return x.new_empty(*x.shape[:2], both * self.hidden_size, **given), (h, c)
+
+
+@pytest.mark.parametrize("half", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_loss_on_a_gpu_mixes_no_devices_and_reads_no_values(name, half, tmp_path, monkeypatch):
+    """Fake tensors have the device and the type of a GPU's, and no values. The rows of mappings are not looked into."""
+    from tasks.fairseq_plugin.parts import Parts
+    from tasks.training.job import Batches, Job
+
+    config = config_of([*CELLS[name], *["model.fertility=constant"] * (name == "fertility")], tmp_path)
+    cell = cells.prepare(cells.Cell(config, module_of(config)), NullProgress())
+    parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
+    sample = next(Batches(Job(parts, tmp_path, 1), "train", 0, 1).updates())[0]
+    model, criterion = parts.model(), parts.criterion()
+    monkeypatch.setattr(lstm.Lstm, "forward", lstm_of_cudnn)
+    monkeypatch.setattr(lstm_model, "packed", lambda encoder, x, lengths: encoder(x))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        made = {}  # parameters by their own, since modules share some
+        for part in (*model.modules(), *criterion.modules()):
+            for held, kind in ((part._parameters, torch.nn.Parameter), (part._buffers, lambda x: x)):
+                for key, x in held.items():
+                    if x is not None:
+                        held[key] = made.setdefault(id(x), kind(mode.from_tensor(x.detach()).to("cuda")))
+        lengths = sample["net_input"].get("src_lengths")
+        sample = tree_map_only(torch.Tensor, lambda x: mode.from_tensor(x).to("cuda"), sample)
+        if lengths is not None:
+            sample["net_input"]["src_lengths"] = mode.from_tensor(lengths)
+        torch.set_autocast_enabled("cuda", half)  # torch.autocast itself looks for a GPU
+        try:
+            loss, _, log = criterion(model.train(), sample)
+        finally:
+            torch.set_autocast_enabled("cuda", False)
+    assert loss.is_cuda and loss.dtype == torch.float32
+    assert all(x.is_cuda for x in log.values() if isinstance(x, torch.Tensor))
+
+
+def test_the_weights_of_classes_are_moved_to_the_device_once(tmp_path, monkeypatch):
+    moved = []
+    monkeypatch.setattr(Classes, "to", lambda self, device: moved.append(device) or self)
+    run(config_of([*CELLS["snli"], "train.class_weights=balanced"], tmp_path), tmp_path)
+    assert moved == [torch.device("cpu")]
 
 
 def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):

@@ -71,6 +71,21 @@ def test_packing_at_once(lengths):
     torch.testing.assert_close(found, lstm_module.packed(encoder, x, lengths))
 
 
+def test_packing_at_once_for_an_lstm_in_half_precision(monkeypatch):
+    """As cuDNN's is under autocast, while the words are float32; it is float16 even if autocast is to bfloat16."""
+    encoder, x, lengths = lstm_module.Lstm(3, 4, batch_first=True), torch.randn(2, 8, 3), torch.tensor([5, 8])
+    expected, _ = lstm_module.packed_at_once(encoder, x, lengths)
+    plain = lstm_module.Lstm.forward
+
+    def halved(self, given):
+        packed, last = plain(self, given)
+        return packed._replace(data=packed.data.half()), last
+
+    monkeypatch.setattr(lstm_module.Lstm, "forward", halved)
+    found, _ = lstm_module.packed_at_once(encoder, x, lengths)
+    torch.testing.assert_close(found, expected.half())
+
+
 class Count(TorchDispatchMode):
     """Counts the operations that a device would start, by name: those that are not views."""
 
