@@ -254,6 +254,6 @@ def compiled(kernel: Any, arguments: Values, constants: dict[str, Any]) -> None:
 
 
 def _refused(kernel: Any, error: Exception) -> None:
-    if "CUDA" in str(error):  # an error of the device, not of this launch
+    if "CUDA" in str(error) and "resources" not in str(error):  # an error of the device, not of this launch
         raise error
     raise LaunchFailed(f"{kernel.fn.__name__} did not start ({type(error).__name__}: {error})") from error

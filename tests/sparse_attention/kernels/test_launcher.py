@@ -165,6 +165,13 @@ def test_errors_of_a_direct_launch(driver, monkeypatch) -> None:
         weighted(17, torch.zeros(64))
     assert not isinstance(found.value, triton.LaunchFailed)
 
+    def full(*_: Any) -> None:
+        raise RuntimeError("Triton Error [CUDA]: too many resources requested for launch")
+
+    monkeypatch.setattr(host.Launcher, "__call__", full)
+    with pytest.raises(triton.LaunchFailed, match="weighted_backward did not start"):
+        weighted(17, torch.zeros(64))
+
 
 @compiles
 def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch, tmp_path, capsys) -> None:
