@@ -17,6 +17,8 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
+from sparse_attention.kernels.triton import attention
+
 FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or two_tensors or (form and sink and lengths and not bias)"
 WAYS = [("1", FEW, r"\n\d+ passed, \d+ deselected")]
 WAYS += [pytest.param("0", "", r"\n\d+ skipped in", marks=pytest.mark.slow)]
@@ -75,6 +77,17 @@ def test_attention_compiles_once_for_all_lengths_and_alphas() -> None:
     }
     kernels = {f"attend_{kernel}": 2 for kernel in ("forward", "queries_backward", "keys_backward")}
     assert Counter(case.name for case in seen) == kernels | {"short_forward": 2 * 3, "short_backward": 2 * 3}
+
+
+@pytest.mark.parametrize("d, e, channels", [(5, 3, 16), (16, 17, 32), (40, 36, 64), (80, 64, 128)])
+def test_all_blocks_of_a_kernel_have_the_same_channels(d: int, e: int, channels: int) -> None:
+    """Others gave wrong values in float32 on an H200."""
+    for backward in (False, True):
+        for starter in attention._of_kind(
+            "ENTMAX15", False, 0, 0, (64, 64), d, e, torch.float32, True, backward, False
+        ):
+            found = [starter.constants[name] for name in ("D", "D2", "E", "E2")]
+            assert found == [channels, 0, channels, 0]
 
 
 def test_kernels_start_on_the_device_of_their_tensors(monkeypatch) -> None:
