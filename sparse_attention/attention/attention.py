@@ -101,6 +101,9 @@ def sparse_attention(
     The result is deterministic. It is twice differentiable, except for softmax of long rows without weights and under
     torch.compile, where torch raises an error. Under torch.func and in forward mode, the composition is used.
     """
+    forms: Any = {}
+    if not (bias is slopes is window is cu_seqlens is sink is None):
+        forms = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
     if (
         q.__class__ in PLAIN
         and on_gpu(q)
@@ -108,13 +111,9 @@ def sparse_attention(
         and need_weights is False
         and dropout.__class__ in (float, int)
         and dropout == 0.0
+        and (out := direct(q, k, v, mapping, mask, causal, lengths, scale, params, forms)) is not None
     ):
-        forms: Any = {}
-        if not (bias is slopes is window is cu_seqlens is sink is None):
-            forms = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
-        if (out := direct(q, k, v, mapping, mask, causal, lengths, scale, params, forms)) is not None:
-            return out
-    forms = {"bias": bias, "slopes": slopes, "window": window, "cu_seqlens": cu_seqlens, "sink": sink}
+        return out
     more: Any = {"cu_seqlens_k": cu_seqlens_k, "softcap": softcap}
     if any(x.__class__ not in PLAIN and jagged(x) for x in (q, k, v)):
         more |= {"mask": mask, "causal": causal, "lengths": lengths, "scale": scale, "dropout": dropout}

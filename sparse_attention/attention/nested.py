@@ -45,7 +45,7 @@ def attend(run: Callable[[Call], Any], q: Tensor, k: Tensor, v: Tensor, mapping:
         if isinstance(x, Tensor) and x.numel() not in (1, heads):
             raise ValueError(f"{name} has shape {tuple(x.shape)}; nested tensors take one number per head, ({heads},)")
     ends, values = unpacked(q, k, v)
-    if given["slopes"] is None:  # slopes times positions in the whole pack would be rounded more
+    if given.get("slopes") is None:  # slopes times positions in the whole pack would be rounded more
         keys = None if ends[0] is ends[1] or torch.equal(*ends) else ends[1]
         call = checked(*values, mapping, **{**given, "cu_seqlens": ends[0], "cu_seqlens_k": keys})
         if choose(call).path == "fused":

@@ -47,7 +47,7 @@ CASES = [
     ("one key", 1.5, 1, 1, 3, 1, 8, 8, False, None),
     ("excluded and spoilt", 2.0, 1, 1, 4, 20, 4, 4, False, None),
     ("NaN in the padding", 1.5, 2, 2, 5, 40, 4, 4, False, [9, 21]),
-    ("channels in two blocks", 1.5, 2, 1, 18, 37, 40, 36, True, None),
+    ("channels between powers of two", 1.5, 2, 1, 18, 37, 40, 36, True, None),
 ]
 HALVES = (torch.float16, torch.bfloat16)
 TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in CASES[:2] for dtype in HALVES]

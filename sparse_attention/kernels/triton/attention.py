@@ -246,6 +246,6 @@ def _of_kind(
     if not backward:
         return (rows.starter(attention_kernels.attend_forward, SAVE=save, **shared, num_stages=3),)
     shared["num_stages"] = 1 if single else 2  # more than that spills registers
-    split = 1 + (single and (block[0] == 64 or 16 in (channels["D2"], channels["E2"])))  # the same
+    split = 1 + (single and block[0] == 64)  # the same
     of_keys = rows.starter(attention_kernels.attend_keys_backward, **shared, SPLIT=split)
     return rows.starter(attention_kernels.attend_queries_backward, **shared), of_keys
