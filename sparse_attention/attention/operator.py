@@ -170,7 +170,7 @@ def _vjp(g: Tensor, *given: Any) -> tuple[Tensor, ...]:
     g, given, found = g.contiguous(), (q, k, v, *inputs[5:]), None
     if refusal(q, k, v, inputs, numbers) is None:
         at = _started(lambda: _kernel(q).gradients(g, q, k, v, _run(q, k, v, inputs, numbers, True)[1]))
-        found = at and (at.q, at.k, at.v, *(getattr(at, name, None) for name in ("scales", "slopes", "sinks")))
+        found = at and (at.q, at.k, at.v, at.scales, at.slopes, at.sinks)
     if found is None:
         found = composition.gradients(g.float(), q.float(), k.float(), v.float(), inputs, numbers)
     return tuple(q.new_empty(0) if x is None else dx.to(x.dtype) for dx, x in zip(found, given))

@@ -111,10 +111,13 @@ def given(
 
 
 class Gradients(NamedTuple):
-    """dq ``[H, n, d]``, dk ``[G, m, d]``, dv ``[G, m, e]``; dalphas ``[H]``; dbias in the bias' shape, float64."""
+    """dq ``[H, n, d]``, dk ``[G, m, d]``, dv ``[G, m, e]``; dalphas ``[H]``; dbias in the bias' shape; those of forms on a GPU."""
 
     q: Tensor
     k: Tensor
     v: Tensor
-    alphas: Tensor | None
-    bias: Tensor | None
+    alphas: Tensor | None = None
+    bias: Tensor | None = None
+    scales: Tensor | None = None
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None

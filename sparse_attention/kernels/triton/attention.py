@@ -16,12 +16,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import triton as rows
+from ..native.attention_shape import Gradients
 from . import attention_arguments as args
 from . import short
 from .attention_arguments import TENSORS, Saved
@@ -31,19 +32,6 @@ WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a m
 
 # Up to this many queries of a group, without gradients, their scores are stored; see ``decoding``
 _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
-
-
-class Gradients(NamedTuple):
-    """Gradients: of q, k and v in their dtype; in float32 of the bias, the alphas [H], and the scales, slopes and sinks."""
-
-    q: Tensor
-    k: Tensor
-    v: Tensor
-    bias: Tensor | None = None
-    alphas: Tensor | None = None
-    scales: Tensor | None = None
-    slopes: Tensor | None = None
-    sinks: Tensor | None = None
 
 
 def _block(d: int, e: int, dtype: torch.dtype, laden: bool, biased: bool, newer: bool) -> tuple[int, int]:
@@ -153,9 +141,9 @@ def prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
 def gradients(
     grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, through: Any = None
 ) -> Gradients:
-    """The gradients for the q, k, v of `forward`, of the forms, and of the bias ``of`` if it is given; grad_out is contiguous.
+    """The gradients for the q, k, v of `forward` in their dtype, and in float32 those of the forms and of the bias ``of``, if given.
 
-    ``through`` gives what takes the place of a `Starter`, see `launcher.ahead`.
+    grad_out is contiguous. ``through`` gives what takes the place of a `Starter`, see `launcher.ahead`.
     """
     heads, groups, n, m, d, e = args.sizes(q.shape, k.shape, v.shape)
     blocks, key_blocks = -(-n // saved.block[0]), -(-m // saved.block[1])
@@ -194,10 +182,10 @@ def gradients(
         start.go(programs, *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1])
         dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
     if not some:
-        return Gradients(dq, dk, dv, dbias)
+        return Gradients(dq, dk, dv, None, dbias)
     each = zip(dforms, learned)
     dscales, dslopes, dsinks, dalphas = (None if y is None else x if y is saved.scales else x.sum(1) for x, y in each)
-    return Gradients(dq, dk, dv, dbias, dalphas, dscales, dslopes, dsinks)
+    return Gradients(dq, dk, dv, dalphas, dbias, dscales, dslopes, dsinks)
 
 
 def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
@@ -237,8 +225,8 @@ def _of_kind(
     from . import attention_blocks, attention_kernels, short_kernels
 
     kinds = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
-    channels = {"D": args.whole(d, e), "D2": 0, "E": args.whole(d, e), "E2": 0}
-    shared, single = {**kinds, "ROWS": block[0], "KEYS": block[1], **channels}, dtype == torch.float32
+    shared = {**kinds, "ROWS": block[0], "KEYS": block[1], "WIDE": args.whole(d, e)}
+    single = dtype == torch.float32
     if small:
         shared |= {"num_warps": 8 if block[1] * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}
         return (rows.starter(short_kernels.short_backward if backward else short_kernels.short_forward, **shared),)

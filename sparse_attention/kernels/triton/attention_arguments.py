@@ -92,10 +92,3 @@ def whole(d: int, e: int) -> int:
     On an H200 (Triton 3.6), kernels in float32 whose blocks differed, by 16 and 32 channels or 32 and 16 more, gave wrong values.
     """
     return max(16, 1 << (max(d, e) - 1).bit_length())
-
-
-def channels(name: str, width: int) -> dict[str, int]:
-    """The channels of a block as one power of two from 16 or a sum of two: 80 are 64 and 16."""
-    first = max(16, 1 << (width.bit_length() - 1))
-    second = max(16, 1 << (width - first - 1).bit_length()) if width > first else 0
-    return {name: 2 * first, f"{name}2": 0} if second == first else {name: first, f"{name}2": second}

@@ -80,68 +80,32 @@ def parts_of(state_ptr, heads, n, e, blocks, key_blocks, SAVE: tl.constexpr):
 
 
 @triton.jit
-def rows_of(x_ptr, start, at, first, end, width, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Rows ``at`` of an array [., width] that begins at row ``start`` in memory, with 0 outside first <= at < end.
-
-    Their channels come in two blocks of LEFT and RIGHT (powers of two); if RIGHT is 0, the second block is the first again.
-    """
-    channel = tl.arange(0, LEFT)
+def rows_of(x_ptr, start, at, first, end, width, WIDE: tl.constexpr):
+    """Rows ``at`` of an array [., width] that begins at row ``start`` in memory [ROWS, WIDE], with 0 outside first <= at < end."""
+    channel = tl.arange(0, WIDE)
     inside = ((at >= first) & (at < end))[:, None]
     x_ptr += (start + at)[:, None] * width
-    left = tl.load(x_ptr + channel[None, :], mask=inside & (channel < width)[None, :], other=0.0)
-    right = left
-    if RIGHT > 0:
-        channel = LEFT + tl.arange(0, RIGHT)
-        right = tl.load(x_ptr + channel[None, :], mask=inside & (channel < width)[None, :], other=0.0)
-    return left, right
+    return tl.load(x_ptr + channel[None, :], mask=inside & (channel < width)[None, :], other=0.0)
 
 
 @triton.jit
-def store_rows(x_ptr, start, at, end, width, left, right, LEFT: tl.constexpr, RIGHT: tl.constexpr):
+def store_rows(x_ptr, start, at, end, width, x, WIDE: tl.constexpr):
     """The inverse of `rows_of`."""
-    channel = tl.arange(0, LEFT)
+    channel = tl.arange(0, WIDE)
     x_ptr += (start + at)[:, None] * width
-    tl.store(x_ptr + channel[None, :], left, mask=(at < end)[:, None] & (channel < width)[None, :])
-    if RIGHT > 0:
-        channel = LEFT + tl.arange(0, RIGHT)
-        tl.store(x_ptr + channel[None, :], right, mask=(at < end)[:, None] & (channel < width)[None, :])
+    tl.store(x_ptr + channel[None, :], x, mask=(at < end)[:, None] & (channel < width)[None, :])
 
 
 @triton.jit
-def zeros_of(ROWS: tl.constexpr, LEFT: tl.constexpr, RIGHT: tl.constexpr):
-    """Sums for `added`."""
-    left = tl.zeros([ROWS, LEFT], tl.float32)
-    right = left
-    if RIGHT > 0:
-        right = tl.zeros([ROWS, RIGHT], tl.float32)
-    return left, right
+def inner(a, b):
+    """``a b'``."""
+    return tl.dot(a, tl.trans(b), input_precision=SINGLE)
 
 
 @triton.jit
-def added(weights, x, left, right, RIGHT: tl.constexpr):
-    """The two blocks of channels of a sum, and ``weights @ x``."""
-    left = tl.dot(weights, x[0], left, input_precision=SINGLE)
-    if RIGHT > 0:
-        right = tl.dot(weights, x[1], right, input_precision=SINGLE)
-    return left, right
-
-
-@triton.jit
-def inner(a, b, RIGHT: tl.constexpr):
-    """``a b'``, of rows in two blocks of channels."""
-    x = tl.dot(a[0], tl.trans(b[0]), input_precision=SINGLE)
-    if RIGHT > 0:
-        x = tl.dot(a[1], tl.trans(b[1]), x, input_precision=SINGLE)
-    return x
-
-
-@triton.jit
-def along_rows(a, b, RIGHT: tl.constexpr):
+def along_rows(a, b):
     """The inner product of each row of a with that of b, [ROWS]."""
-    x = tl.sum(a[0].to(tl.float32) * b[0].to(tl.float32), 1)
-    if RIGHT > 0:
-        x += tl.sum(a[1].to(tl.float32) * b[1].to(tl.float32), 1)
-    return x
+    return tl.sum(a.to(tl.float32) * b.to(tl.float32), 1)
 
 
 @triton.jit
@@ -224,20 +188,16 @@ def blocks_seen(seen, m, KEYS: tl.constexpr):
 
 
 @triton.jit
-def shown(x, scores, BIAS: tl.constexpr, RIGHT: tl.constexpr):
+def shown(x, scores, BIAS: tl.constexpr):
     """`rows_of` keys or values without those that a mask or a bias of -inf hides from all rows: 0 times NaN would be NaN."""
-    left, right = x
     if BIAS:
         seen = (tl.max((scores != -float("inf")).to(tl.int32), 0) > 0)[:, None]
-        left = tl.where(seen, left, 0.0).to(left.dtype)
-        right = left
-        if RIGHT > 0:
-            right = tl.where(seen, x[1], 0.0).to(left.dtype)
-    return left, right
+        x = tl.where(seen, x, 0.0).to(x.dtype)
+    return x
 
 
 @triton.jit
-def scores(q, k, rows, columns, n, m, seen, weights, FREE: tl.constexpr, form: tl.constexpr, RIGHT: tl.constexpr):
+def scores(q, k, rows, columns, n, m, seen, weights, FREE: tl.constexpr, form: tl.constexpr):
     """factor q k' + (alpha - 1) (bias - slope |i - j|), or -inf where a query does not see a key or the bias is -inf.
 
     seen and weights: see `head_of`. FREE: nothing is hidden. The forward and backward kernels use the same formula, so
@@ -247,7 +207,7 @@ def scores(q, k, rows, columns, n, m, seen, weights, FREE: tl.constexpr, form: t
     BIAS: tl.constexpr = form[2]
     FORMS: tl.constexpr = form[3]
     start, stop = seen
-    x = inner(q, k, RIGHT) * factor
+    x = inner(q, k) * factor
     if SLOPE & FORMS:
         x -= slope * distances(rows, columns, n, m)
     if not FREE:
@@ -303,23 +263,21 @@ def threshold_of(layers, top, tau, idle, r, LAYERS: tl.constexpr, RULE: tl.const
 
 @triton.jit
 def gradient_of(
-    inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, FREE: tl.constexpr, form: tl.constexpr, shape: tl.constexpr
+    inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, FREE: tl.constexpr, form: tl.constexpr, WIDE: tl.constexpr
 ):
     """p and the gradient of the scores of a block at a head, rows and columns; the scales of its rows, and its q and g."""
     n, m, d, e = sizes
     top_ptr, tau_ptr, along_ptr = thresholds
     head, rows, columns = at
-    D2: tl.constexpr = shape[1]
-    E2: tl.constexpr = shape[3]
     seen, weights, own = head_of(inputs, head, rows, n, m, form)
-    q = rows_of(q_ptr, head * n, rows, 0, n, d, shape[0], D2)
-    g = rows_of(g_ptr, head * n, rows, 0, n, e, shape[2], E2)
+    q = rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
+    g = rows_of(g_ptr, head * n, rows, 0, n, e, WIDE)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
     along = tl.load(along_ptr + head * n + rows, mask=rows < n, other=0.0)
-    x = scores(q, k, rows, columns, n, m, seen, weights, FREE, form, D2)
+    x = scores(q, k, rows, columns, n, m, seen, weights, FREE, form)
     p, s = powers(excess(x, top[:, None], tau[:, None]), weights[5], form[0])
-    ds = s * (inner(g, v, E2) - along[:, None])
+    ds = s * (inner(g, v) - along[:, None])
     if not FREE:  # a hidden value may be NaN
         ds = tl.where(s == 0, 0.0, ds)
     return p, ds, own, q, g

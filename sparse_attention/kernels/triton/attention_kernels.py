@@ -16,8 +16,7 @@ it, and a block whose scores are all below the threshold stays below it. The las
 A sink is a candidate from the beginning, and a key in each pass, with the value 0. A row that sees no key has top = +inf;
 a row with NaN or +inf among its scores has top = NaN.
 
-``d`` channels of queries and keys are two blocks of D and D2, powers of two, so that 80 are 64 and 16; ``e`` channels of values are E
-and E2. D2 and E2 may be 0.
+The ``d`` channels of queries and keys and the ``e`` channels of values are blocks of WIDE, a power of two.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def attend_forward(
     q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
     n, m, d, e, repeat, room, sees, per_head, row, key, factor, r,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, SAVE: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
     """out [H, n, e] from q [H, n, d], k [G, m, d] and v [G, m, e], of which groups are ``room`` rows apart.
 
@@ -51,7 +50,7 @@ def attend_forward(
     head = (program // blocks).to(tl.int64)
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
-    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
@@ -93,8 +92,8 @@ def attend_forward(
             if part == 2:
                 j = begin + tl.where(i <= turned, turned - i, turns + turned - i) * KEYS
             columns = j + tl.arange(0, KEYS)
-            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 2, form, D2)
+            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 2, form)
             largest = tl.reduce(x, 1, tile.largest_of)
             may = tl.max((~(largest <= low)).to(tl.int32), 0)
             if may == 1:
@@ -139,8 +138,8 @@ def attend_forward(
         for part in tl.static_range(BIAS > 0, 2):
             for i in range(0 if part == 0 else entire, entire if part == 0 else count):
                 columns = tl.load(live + i) * KEYS + tl.arange(0, KEYS)
-                k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-                x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+                k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
+                x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form)
                 more, wider = tile.sums(x, top, tau, r, RULE)
                 f, h = f + more, h + wider
         tau, moving = tile.stepped(f, h, tau, moving, size, passes, r, 3e-4, RULE)
@@ -148,8 +147,8 @@ def attend_forward(
         passes += 1
 
     top = tl.where(spoilt, float("nan"), top)
-    out, out2 = tile.zeros_of(ROWS, E, E2)
-    mean, mean2 = tile.zeros_of(ROWS, E, E2)
+    out = tl.zeros([ROWS, WIDE], tl.float32)
+    mean = tl.zeros([ROWS, WIDE], tl.float32)
     mass = tl.zeros([ROWS], tl.float32)
     if tile.SINK & FORMS:
         _, mass = tile.powers(tile.excess(sink, top, tau), r, RULE)
@@ -157,22 +156,22 @@ def attend_forward(
         for i in range(0 if part == 0 else entire, entire if part == 0 else count):
             j = tl.load(live + i)
             columns = j * KEYS + tl.arange(0, KEYS)
-            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+            k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form)
             p, s = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
-            v = tile.shown(tile.rows_of(v_ptr, keys, columns, least, end, e, E, E2), x, BIAS, E2)
-            out, out2 = tile.added(p.to(v[0].dtype), v, out, out2, E2)
+            v = tile.shown(tile.rows_of(v_ptr, keys, columns, least, end, e, WIDE), x, BIAS)
+            out = tl.dot(p.to(v.dtype), v, out, input_precision=tile.SINGLE)
             if SAVE:
-                s = s.to(v[0].dtype)
+                s = s.to(v.dtype)
                 mass += tl.sum(s.to(tl.float32), 1)
-                mean, mean2 = tile.added(s, v, mean, mean2, E2)
+                mean = tl.dot(s, v, mean, input_precision=tile.SINGLE)
             on = tl.max((tl.sum(p, 1) != 0).to(tl.int32), 0)
             tl.store(flags + j, (on * (tile.WHOLE if part == 0 else tile.PART)).to(tl.int8))
     nan = tl.where(spoilt, float("nan"), 0.0)[:, None]
-    tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, out2 + nan, E, E2)
+    tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, WIDE)
     if SAVE:
         share = (1.0 / tl.where(mass == 0, 1.0, mass))[:, None]
-        tile.store_rows(state_ptr, head * n, rows, n, e, mean * share + nan, mean2 * share + nan, E, E2)
+        tile.store_rows(state_ptr, head * n, rows, n, e, mean * share + nan, WIDE)
     tl.store(top_ptr + head * n + rows, top, mask=rows < n)
     tl.store(tau_ptr + head * n + rows, tau, mask=rows < n)
 
@@ -182,7 +181,7 @@ def attend_queries_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
     along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dq = scale (s (g v' - along)) k with s = p^(2 - alpha); along is g times the forward's mean.
 
@@ -197,9 +196,9 @@ def attend_queries_backward(
     head = (program // blocks).to(tl.int64)
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
-    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
-    g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, E, E2)
-    along = tile.along_rows(tile.rows_of(state_ptr, head * n, rows, 0, n, e, E, E2), g, E2)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
+    g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, WIDE)
+    along = tile.along_rows(tile.rows_of(state_ptr, head * n, rows, 0, n, e, WIDE), g)
     tl.store(along_ptr + head * n + rows, along, mask=rows < n)
     heads = tl.num_programs(0) // blocks
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, heads, n, e, blocks, key_blocks, True)
@@ -213,20 +212,20 @@ def attend_queries_backward(
     live = tile.after(along_ptr, heads, n) + (head * blocks + block) * key_blocks
     entire, count = tile.live_blocks(flags_ptr + (head * blocks + block) * key_blocks, 1, key_blocks, live)
 
-    dq, dq2 = tile.zeros_of(ROWS, D, D2)
+    dq = tl.zeros([ROWS, WIDE], tl.float32)
     dalpha = tl.zeros([ROWS], tl.float32)
     dslope = tl.zeros([ROWS], tl.float32)
     for part in tl.static_range(BIAS > 0, 2):
         for i in range(0 if part == 0 else entire, entire if part == 0 else count):
             columns = tl.load(live + i) * KEYS + tl.arange(0, KEYS)
-            k = tile.rows_of(k_ptr, keys, columns, least, end, d, D, D2)
-            v = tile.rows_of(v_ptr, keys, columns, least, end, e, E, E2)
-            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form, D2)
+            k = tile.rows_of(k_ptr, keys, columns, least, end, d, WIDE)
+            v = tile.rows_of(v_ptr, keys, columns, least, end, e, WIDE)
+            x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form)
             above = tile.excess(x, top[:, None], tau[:, None])
             p, s = tile.powers(above, r, RULE)
-            apart = tile.inner(g, tile.shown(v, x, BIAS, E2), E2) - along[:, None]
+            apart = tile.inner(g, tile.shown(v, x, BIAS)) - along[:, None]
             ds = s * apart
-            dq, dq2 = tile.added(ds.to(k[0].dtype), tile.shown(k, x, BIAS, D2), dq, dq2, D2)
+            dq = tl.dot(ds.to(k.dtype), tile.shown(k, x, BIAS), dq, input_precision=tile.SINGLE)
             if RULE == tile.EACH:
                 dalpha += tl.sum(apart * p * (1.0 - tl.log(tl.where(above > 0, above, 1.0))), 1)
             if tile.SLOPE & FORMS:
@@ -234,7 +233,7 @@ def attend_queries_backward(
     at = dforms_ptr + head * n + rows
     step = heads.to(tl.int64) * n
     if tile.SCALE & FORMS:
-        tl.store(at, scale * tile.along_rows(q, (dq, dq2), D2), mask=rows < n)
+        tl.store(at, scale * tile.along_rows(q, dq), mask=rows < n)
     if tile.SLOPE & FORMS:
         tl.store(at + step, dslope, mask=rows < n)
     if tile.SINK & FORMS:
@@ -246,7 +245,7 @@ def attend_queries_backward(
     if RULE == tile.EACH:
         tl.store(at + 3 * step, r * r * dalpha, mask=rows < n)
     by = (tl.where(top != top, float("nan"), scale) * own)[:, None]
-    tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, dq2 * by, D, D2)
+    tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, WIDE)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
@@ -254,7 +253,7 @@ def attend_keys_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
     state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale, parts,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, SPLIT: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
     """dk [parts G, m, d] and dv [parts G, m, e] for KEYS keys and repeat / parts heads of a group.
 
@@ -267,8 +266,8 @@ def attend_keys_backward(
     part = (program // key_blocks).to(tl.int64)
     heads = repeat // parts
     columns = key_block * KEYS + tl.arange(0, KEYS)
-    k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, D, D2)
-    v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, E, E2)
+    k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, WIDE)
+    v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, WIDE)
     blocks = tl.cdiv(n, ROWS)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
@@ -276,9 +275,8 @@ def attend_keys_backward(
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
     thresholds = top_ptr, tau_ptr, along_ptr
     sizes = n, m, d, e
-    shape: tl.constexpr = (D, D2, E, E2)
-    dk, dk2 = tile.zeros_of(KEYS, D, D2)
-    dv, dv2 = tile.zeros_of(KEYS, E, E2)
+    dk = tl.zeros([KEYS, WIDE], tl.float32)
+    dv = tl.zeros([KEYS, WIDE], tl.float32)
     live = tile.after(along_ptr, every, n) + (part * key_blocks + key_block) * heads * blocks
     # The flags of a group's heads lie one after another
     entire, count = tile.live_blocks(
@@ -290,14 +288,14 @@ def attend_keys_backward(
             head = part * heads + turn // blocks
             rows = turn % blocks * ROWS + i % SPLIT * (ROWS // SPLIT) + tl.arange(0, ROWS // SPLIT)
             p, ds, own, q, g = tile.gradient_of(
-                inputs, thresholds, q_ptr, g_ptr, k, v, (head, rows, columns), sizes, section == 0, form, shape
+                inputs, thresholds, q_ptr, g_ptr, k, v, (head, rows, columns), sizes, section == 0, form, WIDE
             )
             if tile.SCALE & FORMS:
                 ds = ds * own[:, None]
-            dv, dv2 = tile.added(tl.trans(p.to(g[0].dtype)), g, dv, dv2, E2)
-            dk, dk2 = tile.added(tl.trans(ds.to(q[0].dtype)), q, dk, dk2, D2)
-    tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, dk2 * scale, D, D2)
-    tile.store_rows(dv_ptr, part * m, columns, m, e, dv, dv2, E, E2)
+            dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=tile.SINGLE)
+            dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision=tile.SINGLE)
+    tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, WIDE)
+    tile.store_rows(dv_ptr, part * m, columns, m, e, dv, WIDE)
 
 
 @triton.jit(do_not_specialize=[*SIZES, "shared"])
@@ -305,7 +303,7 @@ def attend_bias_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
     state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, shared,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr, OVER: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr, OVER: tl.constexpr,
 ):  # fmt: skip
     """The gradient of the scores, db [matrices, n, m], summed over the heads ``heads_ptr`` [matrices, shared] that share a bias.
 
@@ -327,7 +325,6 @@ def attend_bias_backward(
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
     thresholds = top_ptr, tau_ptr, along_ptr
     sizes = n, m, d, e
-    shape: tl.constexpr = (D, D2, E, E2)
     total = tl.zeros([ROWS, KEYS], tl.float32)
     for i in range(0, turns):
         head = tl.load(heads_ptr + matrix * shared + i % shared)
@@ -335,11 +332,11 @@ def attend_bias_backward(
         if OVER:
             block = i // shared
         if tl.load(flags_ptr + (head * blocks + block) * key_blocks + program % key_blocks) != 0:
-            k = tile.rows_of(k_ptr, head // repeat * room, columns, 0, m, d, D, D2)
-            v = tile.rows_of(v_ptr, head // repeat * room, columns, 0, m, e, E, E2)
+            k = tile.rows_of(k_ptr, head // repeat * room, columns, 0, m, d, WIDE)
+            v = tile.rows_of(v_ptr, head // repeat * room, columns, 0, m, e, WIDE)
             rows = block * ROWS + tl.arange(0, ROWS)
             at = head, rows, columns
-            total += tile.gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, shape)[1]
+            total += tile.gradient_of(inputs, thresholds, q_ptr, g_ptr, k, v, at, sizes, False, form, WIDE)[1]
     if OVER:
         tl.store(db_ptr + matrix * m + columns, tl.sum(total, 0), mask=columns < m)
     else:

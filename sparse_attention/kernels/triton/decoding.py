@@ -24,7 +24,7 @@ SIZES = ["n", "m", "repeat", "room", "sees", "per_head", "turns"]
 @triton.jit(do_not_specialize=SIZES)
 def decode_scores(
     q_ptr, k_ptr, lengths_ptr, spans_ptr, scales_ptr, slopes_ptr, sinks_ptr, x_ptr, n, m, d, repeat, room, sees, per_head, factor,
-    SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr,
+    SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """x [H, n, m], or [H, n, m + 1] with the sink's score at the end, of q [H, n, d] and k [G, room, d]; -inf is hidden."""
     width = m + (1 if tile.SINK & FORMS else 0)
@@ -35,8 +35,8 @@ def decode_scores(
     size = repeat * n
     head = group * repeat + tl.minimum(at, size - 1) // n
     rows = at % n
-    q = tile.rows_of(q_ptr, group * size, at, 0, size, d, D, D2)
-    k = tile.rows_of(k_ptr, group * room, columns, 0, m, d, D, D2)
+    q = tile.rows_of(q_ptr, group * size, at, 0, size, d, WIDE)
+    k = tile.rows_of(k_ptr, group * room, columns, 0, m, d, WIDE)
     seen = tile.visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS)
     slope = 0.0
     if tile.SCALE & FORMS:
@@ -44,7 +44,7 @@ def decode_scores(
     if tile.SLOPE & FORMS:
         slope = tl.load(slopes_ptr + head)[:, None]
     form: tl.constexpr = (0, SPANS, 0, FORMS)
-    x = tile.scores(q, k, rows, columns, n, m, seen, (q_ptr, 0, 0, factor, slope, 1.0), False, form, D2)
+    x = tile.scores(q, k, rows, columns, n, m, seen, (q_ptr, 0, 0, factor, slope, 1.0), False, form)
     if tile.SINK & FORMS:
         x = tl.where(columns[None, :] == m, tl.load(sinks_ptr + head)[:, None], x)
     x_ptr += (group * size + at)[:, None] * width + columns[None, :]
@@ -54,7 +54,7 @@ def decode_scores(
 @triton.jit(do_not_specialize=SIZES)
 def decode_values(
     p_ptr, v_ptr, out_ptr, width, m, e, size, room, turns,
-    ROWS: tl.constexpr, KEYS: tl.constexpr, E: tl.constexpr, E2: tl.constexpr,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """out [G, runs, size, e], the part of each run of ``turns`` blocks of keys in p v, with p [G, size, width], width >= m."""
     runs = tl.cdiv(tl.cdiv(m, KEYS), turns)
@@ -62,15 +62,15 @@ def decode_values(
     run = tl.program_id(0) % runs
     at = tl.arange(0, ROWS)
     p_ptr += (group * size + at)[:, None] * width
-    out, out2 = tile.zeros_of(ROWS, E, E2)
+    out = tl.zeros([ROWS, WIDE], tl.float32)
     for i in range(run * turns, (run + 1) * turns):
         columns = i * KEYS + tl.arange(0, KEYS)
         p = tl.load(p_ptr + columns[None, :], mask=(at < size)[:, None] & (columns < m)[None, :], other=0.0)
         if tl.max((p != 0).to(tl.int32)) == 1:
-            v = tile.rows_of(v_ptr, group * room, columns, 0, m, e, E, E2)
-            v = tile.shown(v, tl.where(p != 0, p, -float("inf")), True, E2)
-            out, out2 = tile.added(p.to(v[0].dtype), v, out, out2, E2)
-    tile.store_rows(out_ptr, (group * runs + run) * size, at, size, e, out, out2, E, E2)
+            v = tile.rows_of(v_ptr, group * room, columns, 0, m, e, WIDE)
+            v = tile.shown(v, tl.where(p != 0, p, -float("inf")), True)
+            out = tl.dot(p.to(v.dtype), v, out, input_precision=tile.SINGLE)
+    tile.store_rows(out_ptr, (group * runs + run) * size, at, size, e, out, WIDE)
 
 
 def forward(
@@ -111,7 +111,5 @@ def forward(
 def _of(size: int, keys: int, d: int, e: int, single: bool, spans: bool, forms: int) -> tuple[Starter, Starter]:
     """What starts `decode_scores` and `decode_values` for the queries of a group."""
     warps = 8 if single or max(d, e) > 128 else 4
-    both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "num_warps": warps}
-    seen = {"SPANS": spans, "FORMS": forms}
-    scored = starter(decode_scores, **seen, **args.channels("D", d), **both)
-    return scored, starter(decode_values, **args.channels("E", e), **both)
+    both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "WIDE": args.whole(d, e), "num_warps": warps}
+    return starter(decode_scores, SPANS=spans, FORMS=forms, **both), starter(decode_values, **both)

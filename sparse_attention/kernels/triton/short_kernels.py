@@ -16,7 +16,7 @@ def short_forward(
     q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
     n, m, d, e, repeat, room, sees, per_head, row, key, factor, r,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """out [H, n, e]; the state gets the maximum and the threshold of each query, float32 [2, H, n]."""
     blocks = tl.cdiv(n, ROWS)
@@ -24,13 +24,13 @@ def short_forward(
     rows = tl.program_id(0) % blocks * ROWS + tl.arange(0, ROWS)
     columns = tl.arange(0, KEYS)
     keys = head // repeat * room
-    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
-    k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
+    q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
+    k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
-    x = tile.scores(q, k, rows, columns, n, m, seen, weights, False, form, D2)
-    v = tile.shown(tile.rows_of(v_ptr, keys, columns, 0, m, e, E, E2), x, True, E2)
+    x = tile.scores(q, k, rows, columns, n, m, seen, weights, False, form)
+    v = tile.shown(tile.rows_of(v_ptr, keys, columns, 0, m, e, WIDE), x, True)
     top = tl.reduce(x, 1, tile.largest_of)
     spoilt = (top != top) | (top == float("inf"))
     idle = (top == -float("inf")) | spoilt
@@ -39,10 +39,10 @@ def short_forward(
     tau = tile.threshold_of((x,), top, tau, idle, r, 1, RULE)
     top = tl.where(spoilt, float("nan"), top)
     p, _ = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
-    out, out2 = tile.zeros_of(ROWS, E, E2)
-    out, out2 = tile.added(p.to(v[0].dtype), v, out, out2, E2)
+    out = tl.zeros([ROWS, WIDE], tl.float32)
+    out = tl.dot(p.to(v.dtype), v, out, input_precision=tile.SINGLE)
     nan = tl.where(spoilt, float("nan"), 0.0)[:, None]
-    tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, out2 + nan, E, E2)
+    tile.store_rows(out_ptr, head * n, rows, n, e, out + nan, WIDE)
     heads = tl.num_programs(0) // blocks
     tl.store(state_ptr + head * n + rows, top, mask=rows < n)
     tl.store(state_ptr + heads.to(tl.int64) * n + head * n + rows, tau, mask=rows < n)
@@ -53,7 +53,7 @@ def short_backward(
     g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
     dq_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale, parts,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, D: tl.constexpr, D2: tl.constexpr, E: tl.constexpr, E2: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """dq [H, n, d], dk [parts G, m, d] and dv [parts G, m, e]; a program handles repeat / parts heads of a group, one after another."""
     part = tl.program_id(0).to(tl.int64)
@@ -61,32 +61,32 @@ def short_backward(
     every = tl.num_programs(0).to(tl.int64) * count * n
     columns = tl.arange(0, KEYS)
     keys = part // parts * room
-    k = tile.rows_of(k_ptr, keys, columns, 0, m, d, D, D2)
-    v = tile.rows_of(v_ptr, keys, columns, 0, m, e, E, E2)
+    k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
+    v = tile.rows_of(v_ptr, keys, columns, 0, m, e, WIDE)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
-    dk, dk2 = tile.zeros_of(KEYS, D, D2)
-    dv, dv2 = tile.zeros_of(KEYS, E, E2)
+    dk = tl.zeros([KEYS, WIDE], tl.float32)
+    dv = tl.zeros([KEYS, WIDE], tl.float32)
     blocks = tl.cdiv(n, ROWS)
     for i in range(0, count * blocks):
         head = part * count + i // blocks
         rows = i % blocks * ROWS + tl.arange(0, ROWS)
-        q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, D, D2)
-        g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, E, E2)
+        q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
+        g = tile.rows_of(g_ptr, head * n, rows, 0, n, e, WIDE)
         seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
-        x = tile.scores(q, k, rows, columns, n, m, seen, weights, False, form, D2)
+        x = tile.scores(q, k, rows, columns, n, m, seen, weights, False, form)
         top = tl.load(state_ptr + head * n + rows, mask=rows < n, other=float("inf"))
         tau = tl.load(state_ptr + every + head * n + rows, mask=rows < n, other=-1.0)
         p, s = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
-        apart = tl.where(s == 0, 0.0, tile.inner(g, v, E2))  # a hidden value may be NaN
+        apart = tl.where(s == 0, 0.0, tile.inner(g, v))  # a hidden value may be NaN
         mass = tl.sum(s, 1)
         along = tl.sum(s * apart, 1) / tl.where(mass == 0, 1.0, mass)
         ds = tl.where(s == 0, 0.0, s * (apart - along[:, None]))
-        dv, dv2 = tile.added(tl.trans(p.to(g[0].dtype)), g, dv, dv2, E2)
-        dk, dk2 = tile.added(tl.trans(ds.to(q[0].dtype)), q, dk, dk2, D2)
-        dq, dq2 = tile.zeros_of(ROWS, D, D2)
-        dq, dq2 = tile.added(ds.to(k[0].dtype), tile.shown(k, x, True, D2), dq, dq2, D2)
+        dv = tl.dot(tl.trans(p.to(g.dtype)), g, dv, input_precision=tile.SINGLE)
+        dk = tl.dot(tl.trans(ds.to(q.dtype)), q, dk, input_precision=tile.SINGLE)
+        dq = tl.zeros([ROWS, WIDE], tl.float32)
+        dq = tl.dot(ds.to(k.dtype), tile.shown(k, x, True), dq, input_precision=tile.SINGLE)
         by = (tl.where(top != top, float("nan"), scale) * own)[:, None]
-        tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, dq2 * by, D, D2)
-    tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, dk2 * scale, D, D2)
-    tile.store_rows(dv_ptr, part * m, columns, m, e, dv, dv2, E, E2)
+        tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, WIDE)
+    tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, WIDE)
+    tile.store_rows(dv_ptr, part * m, columns, m, e, dv, WIDE)
