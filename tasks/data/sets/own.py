@@ -19,8 +19,8 @@ from tasks.config.files import defaults
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.manifests import local
 from tasks.data.progress import Progress
-from tasks.data.read import own
-from tasks.data.read.formats import count, damaged, numbered
+from tasks.data.read import formats, own
+from tasks.data.read.formats import count, damaged
 from tasks.data.read.labelled import AS_LISTS, is_list, joined
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.own import setting
@@ -94,17 +94,11 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
 
 def _two_columns(path: Path) -> Iterator[own.Row]:
     """Read a tsv file without a header line."""
-    form = own.dialect(path)
-    if form["delimiter"] == "\t" and not form.get("quoting"):
-        step = "add a header line, and set data.source and data.target to its names"
-        raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
-    for number, line in numbered(path):
-        if not line.strip():
-            continue  # as in tables, blank lines are skipped
-        row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
-        if len(row.cells) != 2:
-            parts, headed = len(row.cells), "for a header line set data.source and data.target to its names"
-            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no header line; {headed}")
+    for number, cells in formats.cells(path, **own.dialect(path) | {"delimiter": "\t"}):
+        row = own.Row(tuple(map(clean, cells)), path, number)
+        if len(cells) != 2:
+            headed = "for a header line set data.source and data.target to its names"
+            raise row.wrong(f"{len(cells)} column(s)", f"source, tab, target and no header line; {headed}")
         yield row
 
 

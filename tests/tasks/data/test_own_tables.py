@@ -115,7 +115,7 @@ def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_pa
 def advised(error, path):
     """The options that the next step of an error names for data=features."""
     words = [w for w in shlex.split(error.next_step.partition("; or")[0]) if w.startswith("data.")]
-    return {one.key: one.value for one in map(parsed, words)} | {"data.path": str(path)}
+    return {one.key.removeprefix("data."): one.value for one in map(parsed, words)} | {"path": str(path)}
 
 
 @pytest.mark.parametrize("sign", ["|", ";", ",", None])
@@ -130,12 +130,14 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
         (_, keep) = caught.value.next_step.split("; or ")
         classes = parsed(shlex.split(keep)[-1]).value
         assert len(opened("table", path=str(path), text="text", label="tags", classes=classes).about["classes"]) == 4
+        options = advised(caught.value, path)
     else:
         path = tmp_path / "own.jsonl"
         path.write_text("".join(json.dumps({"text": t, "tags": list(labels)}) + "\n" for t, labels in rows))
-        with pytest.raises(DataError, match="several labels") as caught:
+        with pytest.raises(DataError, match="several labels"):
             guess(str(path), {})
-    found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
+        options = {"path": str(path), "text": "text", "label": ["tags"]}
+    found = opened("features", **options)
     splits = found.read(None)
     assert found.about["labels"] == ["rain", "snow", "sun"] and sum(map(len, splits.values())) == 200
     train = splits["train"]
@@ -154,12 +156,13 @@ def test_a_list_written_as_a_text_is_refused(cell, tmp_path, opened):
     path = str(tmp_path / "own.csv")
     assert next(own.several(Path(path), "text", "tags", None))[2] == ["[a]"]
     write_rows(tmp_path, "own.csv", [("text", "tags"), *((sentence(i), [cell, "['c']"][i % 2]) for i in range(9))])
-    for ask in (
-        lambda: opened("table", path=path, text="text", label="tags"),
-        lambda: guess(path, {}),
-        lambda: list(own.several(Path(path), "text", "tags", None)),
+    said = "save the table as .jsonl or .parquet"
+    for ask, told in (
+        (lambda: opened("table", path=path, text="text", label="tags"), said),
+        (lambda: list(own.several(Path(path), "text", "tags", None)), said),
+        (lambda: guess(path, {}), "several labels"),
     ):
-        with refused(DataError, says="save the table as .jsonl or .parquet"):
+        with refused(DataError, says=told):
             ask()
 
 
