@@ -9,9 +9,10 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from repro.errors import ConfigError, near
 from repro.options import read as read_options
@@ -27,7 +28,6 @@ from tasks.data.read.formats import counting
 from tasks.data.records import KINDS
 
 GUIDE = "see docs/extending.md"
-Given = Mapping[str, Any] | None
 
 
 def set_names(kind: str | None = None) -> list[str]:
@@ -44,13 +44,11 @@ def set_module(name: str) -> Loader:
         why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
         raise ConfigError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
     path = f"tasks.data.sets.{manifest.get('loader', name)}"
-    module = importlib.import_module(path) if importlib.util.find_spec(path) else None
-    sets = getattr(module, "SETS", {})
+    sets = getattr(importlib.import_module(path), "SETS", {}) if importlib.util.find_spec(path) else {}
     loader = sets.get(name) or sets.get(manifest.get("holds"))
     if loader is None or loader.KIND not in KINDS:
-        file, sets = f"{path.replace('.', '/')}.py", f"SETS = {{{name!r}: Loader(KIND, Options, load)}}"
-        told = f"must have {sets}, where KIND is {' or '.join(KINDS)}; {GUIDE}"
-        raise ConfigError([f"data.name={name}: {file} {told}"])
+        file = f"{path.replace('.', '/')}.py must have SETS = {{{name!r}: Loader(KIND, Options, load)}}"
+        raise ConfigError([f"data.name={name}: {file}, where KIND is {' or '.join(KINDS)}; {GUIDE}"])
     return loader
 
 
@@ -162,67 +160,52 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
     return data
 
 
-def fetch(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
-    """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
+def look(
+    what: Literal["fetch", "show", "verify"],
+    name: str,
+    root: str | Path,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Read a data set once, without its fallback, and return a summary of its contents and its source.
 
-    `options` are those of the data set, e.g. `mirror` or `path`; those that are None are ignored. Raises the errors of
-    `open_data`.
+    Args:
+        what: fetch it into the cache; show its notes, its shortfalls and five of its test records too; or verify the files that are
+            here: neither the hub nor any web address is contacted, but missing apt and pip data are fetched.
+        options: those of the data set, e.g. `mirror` or `path`; those that are None are ignored.
+
+    Raises the errors of `open_data`, and DataError if a file to verify has changed since it was fetched.
     """
-    return _fetched(name, root, options, progress)[0]
-
-
-def show(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
-    """As `fetch`, with the notes and shortfalls of the data set and five of its test records."""
-    said, data, splits = _fetched(name, root, options, progress)
-    records = map(str, islice(splits.get("test", ()), 5))
-    return "\n  ".join([said, *data.notes, *data.shortfalls, *records])
-
-
-def _fetched(name: str, root: str | Path, options: Given, progress: Progress | None) -> tuple[str, DataSet, Splits]:
-    progress, root = progress or NullProgress(), Path(root)
-    node, place = _asked(name, root, options)
-    check_folder(root, write=True)
-    manifest = load_manifest(name)
-    try:
-        if place == root:
-            sources.fetched(manifest, root, progress)
-        data = open_data(node, root, progress)
-    except DataUnavailable as error:  # the command that its next step names may be the one that is running
-        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.why, step) from error
-    splits = data.read(progress)
-    return _counted(name, data, splits, place), data, splits
-
-
-def verify(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
-    """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
-
-    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched. Raises the errors of
-    `open_data`, and DataError if a file has changed since it was fetched.
-    """
-    progress, root = progress or NullProgress(), Path(root)
-    node, place = _asked(name, root, options)
-    with nothing_fetched():
-        if place == root:
-            sources.verify_fetched(load_manifest(name), root)
-        data = open_data(node, root, progress)
-        splits = data.read(progress)
-    said = [_counted(name, data, splits, place)]
-    said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
-    return "\n  ".join([*said, *(f"short: {s}" for s in data.shortfalls)])
-
-
-def _asked(name: str, root: Path, options: Given) -> tuple[dict[str, Any], Any]:
-    """The `data` node of a data set requested by name, which gets no fallback, and the location of its files."""
+    progress, root, manifest = progress or NullProgress(), Path(root), load_manifest(name)
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
     if hasattr(chosen(node)[0].Options, "fallback"):
         node["fallback"] = None
-    return node, node.get("path") or node.get("mirror") or root
-
-
-def _counted(name: str, data: DataSet, splits: Splits, place: Any) -> str:
+    place = node.get("path") or node.get("mirror") or root
+    check_folder(root, write=what != "verify")
+    try:
+        with nothing_fetched() if what == "verify" else contextlib.nullcontext():
+            if place == root and what == "verify":
+                sources.verify_fetched(manifest, root)
+            elif place == root:
+                sources.fetched(manifest, root, progress)
+            data = open_data(node, root, progress)
+            splits = data.read(progress)
+    except DataUnavailable as error:  # the command that its next step names may be the one that is running
+        if what == "verify":
+            raise
+        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
+        raise DataUnavailable(error.what, error.why, step) from error
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
-    return f"{name}: {counts}; {data.provenance}; from {place}"
+    said = [f"{name}: {counts}; {data.provenance}; from {place}"]
+    if what == "show":
+        said += [*data.notes, *data.shortfalls, *map(str, islice(splits.get("test", ()), 5))]
+    if what == "verify":
+        said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
+        said += [f"short: {s}" for s in data.shortfalls]
+    return "\n  ".join(said)
+
+
+fetch, show, verify = (partial(look, what) for what in ("fetch", "show", "verify"))
 
 
 def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:

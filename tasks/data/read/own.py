@@ -26,8 +26,7 @@ from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
 
-RECIPE = 1  # increased when the same files would give different records or splits
-SPLIT_RECIPE = 2  # for a single file with non-ASCII texts, which an earlier rule split differently
+RECIPE = 3  # increased when the same files would give different records or splits
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
@@ -37,8 +36,6 @@ FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",))
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
-MEMORISED = "its scores show what was memorised"
-EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
 SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
@@ -232,16 +229,9 @@ def filled(rows: Iterator[Row], texts: slice) -> Iterator[Row]:
             count(f"rows of {row.path.name} left out: a blank text")
 
 
-def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, Any]:
-    """Map each split to its source, in the form that `tasks.data.dataset.make` accepts.
-
-    `read`: options that affect the records; `texts`: those of a single file to split. Splits with equal files are counted.
-    """
-    recipe = RECIPE if all(map(str.isascii, texts)) else SPLIT_RECIPE
-    stamps = {split: [recipe, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
-    for split, other, why in EQUAL:
-        if split in stamps and stamps[split] == stamps.get(other):
-            count(f"split has the same content as {other} ({files[split][0].name}): {why}")
+def sources(files: Files, *read: Any) -> dict[str, Any]:
+    """Map each split to its source, in the form that `tasks.data.dataset.make` accepts; `read`: options that affect the records."""
+    stamps = {split: [RECIPE, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
     if (whole := whole_of(files)) == "train":
         stamps["train"] = stamps["dev"] = [*stamps["train"], "without dev"]
     return dict.fromkeys(SPLITS, stamps[WHOLE]) if whole == WHOLE else stamps

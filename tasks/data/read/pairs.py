@@ -1,7 +1,6 @@
 """Shared parts of the sentence-pair data sets: options, limits on the number of words, and cached rows and splits."""
 
 import dataclasses
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from repro.options import LARGEST, choice, option
+from tasks.data.cache import cached_folder, read_meta
 from tasks.data.dataset import Limited
 from tasks.data.errors import DataError
-from tasks.data.files import publish_file, remembered
+from tasks.data.files import remembered
 from tasks.data.progress import Progress
 from tasks.data.read.splits import Parts, split_by_content
 from tasks.data.records import Pair
@@ -92,28 +92,22 @@ class Bounded(Limited):
         return [f"only pairs of {', '.join(parts)}"] if parts else []
 
 
-def cached_rows(path: Path, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress) -> tuple[Rows, dict]:
-    """Rows of strings, cached as JSON lines at `path`, and their description with `sha256`, which is the first line.
+def cached_rows(
+    root: Path, name: str, key: Any, make: Callable[[], tuple[Rows, dict[str, Any]]], progress: Progress
+) -> tuple[Rows, dict[str, Any]]:
+    """Rows of strings and their description, which `make` creates once and the cache under `root` keeps; also their `sha256`."""
 
-    `make` creates both if `path` is missing or damaged.
-    """
-    try:
-        head, _, body = path.read_bytes().partition(b"\n")
-        about = json.loads(head)
-        if (found := hashlib.sha256(body).hexdigest()) != about["sha256"]:
-            raise ValueError(f"expected sha256 {about['sha256'][:12]}.., got {found[:12]}..")
-        return [json.loads(line) for line in body.decode("utf-8", "surrogatepass").split("\n") if line], about
-    except FileNotFoundError:
-        pass
-    except (ValueError, KeyError, TypeError) as error:
-        progress.say(f"{path} is damaged ({error}); making it again")
-    rows, about = make()
-    if not rows:
-        raise DataError(f"no pair of texts was found for {path.stem}", str(about), "report this with the line above")
-    body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode("utf-8", "surrogatepass")
-    about = about | {"rows": len(rows), "sha256": hashlib.sha256(body).hexdigest()}
-    publish_file(path, json.dumps(about).encode() + b"\n" + body)
-    return rows, about
+    def build(folder: Path) -> dict[str, Any]:
+        rows, about = make()
+        if not rows:
+            raise DataError(f"no text was found for {name}", str(about), "report this with the line above")
+        body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / "rows.jsonl").write_bytes(body.encode("utf-8", "surrogatepass"))
+        return about
+
+    folder = cached_folder(root, name, key, build, progress)
+    body, about = (folder / "rows.jsonl").read_bytes().decode("utf-8", "surrogatepass"), read_meta(folder)
+    return [json.loads(line) for line in body.split("\n")[:-1]], about | {"sha256": about["files"]["rows.jsonl"]}
 
 
 def cached_parts(

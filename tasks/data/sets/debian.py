@@ -101,15 +101,14 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
             raise DataUnavailable("the package lists hold no descriptions", where, step)
         return rows, {"release": f"Debian {RELEASE}", "day": day}
 
-    path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"
-    cached, about = cached_rows(path, make, progress)
+    cached, about = cached_rows(root, "debian_descriptions", RECIPE, make, progress)
     rows = [Description(*row) for row in cached]
     keys = (
         [("package", r.source), ("paragraph", normalized(r.paragraph)), ("synopsis", normalized(r.synopsis))]
         for r in rows
     )
     texts = [row.paragraph for row in rows]
-    names, kept = [f"{row.source} {row.paragraph}" for row in rows], path.with_suffix(".split.json")
+    names, kept = [f"{row.source} {row.paragraph}" for row in rows], root / "debian_descriptions" / "split.json"
     parts = cached_parts(kept, f"{RECIPE} {about['sha256']}", progress, keys, names, [texts])
     return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
 
@@ -242,11 +241,10 @@ def load_help(manifest: Manifest, options: Help, root: Path, progress: Progress)
             texts.append(dict(help_paragraphs(folder / "usr/share/libreoffice/help" / pages / "text")))
         return aligned_rows(*texts), {"packages": versions}
 
-    path = root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl"
-    rows, known = cached_rows(path, make_rows, progress)
+    rows, known = cached_rows(root, f"libreoffice_help-{first}-{second}", 1, make_rows, progress)
     ones, twos = zip(*rows, strict=True)
     keys = ([("first", normalized(one)), ("second", normalized(two))] for one, two in rows)
-    kept, names = path.with_suffix(".split.json"), [f"{one}\t{two}" for one, two in rows]
+    kept, names = root / "libreoffice_help" / f"split-{first}-{second}.json", [f"{one}\t{two}" for one, two in rows]
     parts = cached_parts(kept, f"{PAGES_RECIPE} {known['sha256']}", progress, keys, names, [ones, twos])
 
     def read(progress: Progress) -> Splits:

@@ -57,7 +57,7 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
     whole = own.whole_of(files)
     pairs = [] if whole is None else _pairs(files[whole], names, headed)
     texts = [pair.source for pair in pairs]
-    sources, notes, splits = own.sources(files, names, headed, texts=texts), [], {}
+    sources, notes, splits = own.sources(files, names, headed), [], {}
     if whole is not None:
         splits, note = own.split(pairs, files, texts, sources, root, progress)
         notes.append(note.replace("split by content: texts", "split by content: sources", 1))
@@ -176,7 +176,7 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
     whole = own.whole_of(files)
     texts = [] if whole is None else [" ".join(example.texts) for example in splits[whole]]
     dropped, notes = ([options.drop] if options.drop else []), []
-    sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
+    sources = own.sources(files, options.text, options.label, classes, *dropped)
     if whole is not None:
         parts, note = own.split(splits.pop(whole), files, texts, sources, root, progress)
         splits = parts | splits

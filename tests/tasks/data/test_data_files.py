@@ -64,13 +64,14 @@ def test_cached_rows_are_made_once_and_again_when_damaged(tmp_path):
         made.append(1)
         return [["a\u2028b", "é"], ["c", "\n"]], {"release": "x"}
 
-    path, progress = tmp_path / "rows.jsonl", NullProgress()
-    rows, about = cached_rows(path, make, progress)
-    assert rows == make()[0] and about["rows"] == 2 and about["release"] == "x"
+    progress = NullProgress()
+    rows, about = cached_rows(tmp_path, "x", 1, make, progress)
+    assert rows == make()[0] and about["release"] == "x"
     made.clear()
-    assert cached_rows(path, make, progress) == (rows, about) and not made
+    assert cached_rows(tmp_path, "x", 1, make, progress) == (rows, about) and not made
+    (path,) = tmp_path.glob("encoded/x-*/rows.jsonl")
     path.write_bytes(path.read_bytes()[:-3])
-    assert cached_rows(path, make, progress) == (rows, about) and len(made) == 1
+    assert cached_rows(tmp_path, "x", 1, make, progress) == (rows, about) and len(made) == 1
     assert any("damaged" in line for line in progress.lines)
 
 

@@ -166,23 +166,8 @@ def test_a_list_written_as_a_text_is_refused(cell, tmp_path, opened):
             ask()
 
 
-def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
-    def notes():
-        found = opened("table", path=str(tmp_path / "own"), text="premise", label="stars")
-        return [note for note in found.notes if "same" in note]
-
-    write_table(tmp_path / "own", TABLE, "train")
-    for split in ("dev", "test"):
-        write_table(tmp_path / "own", [*TABLE, (f"Of {split}", "x", "2")], split)
-    assert notes() == []
-    write_table(tmp_path / "own", TABLE, "test")
-    assert notes() == ["1 split has the same content as train (test.csv): its scores show what was memorised"]
-    write_table(tmp_path / "own", TABLE, "dev")
-    assert len(notes()) == 3
-
-
-KNOWN = [(0, None), (1, "1 of 200 test texts (0.5%) are also in train"), (2, "WARNING")]
-KNOWN += [(200, "200 of 200 test texts (100.0%)")]
+KNOWN = [(0, None), (1, "(0.5%) are also in train"), (2, "WARNING")]
+KNOWN += [(200, "(100.0%) are also in train")]
 
 
 @pytest.mark.parametrize("kind", ["files", "table"])
@@ -191,14 +176,16 @@ def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, k
     options = {"source": "premise", "target": "stars"} if kind == "files" else {"text": "premise", "label": "stars"}
     rows = {s: [(f"{s} text {i}", "x", i % 2) for i in range(200)] for s in SPLITS}
     rows["test"][:same] = rows["train"][-same:] if same else []
+    rows["dev"][:3] = rows["test"][-3:]
     for split in SPLITS:
         write_table(tmp_path / "own", rows[split], split)
     for _ in range(2):  # read, then remembered
         found = opened(kind, path=str(tmp_path / "own"), **options)
         found.read(None)
-        told = [note for note in found.notes if "also in train" in note]
+        told = [note for note in found.notes if "also in train" in note and " test " in note]
         assert len(told) == (same > 0) and all(said in note for note in told)
         assert ("WARNING" in "".join(told)) == (same >= 2)
+        assert any(note.startswith("3 of 200 test") and "also in dev. WARNING" in note for note in found.notes)
 
 
 def documents(n=240):
