@@ -21,7 +21,7 @@ from tasks.config.request import Request
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.read import own
 from tasks.data.read.guess import guess
-from tasks.data.read.splits import near_pairs
+from tasks.data.read.splits import near_pairs, word_matrix
 from tasks.data.records import Pair
 
 PAIRS = [("un chat", "a cat"), ('il dit "non', 'he says "no'), ("deux, trois", "two, three")]
@@ -164,7 +164,7 @@ def test_one_file_is_split_by_content_and_equal_texts_stay_together(tmp_path, op
     assert sum(map(len, splits.values())) == 900 and min(map(len, splits.values())) >= 3
     owner = {p.source: s for s in SPLITS for p in splits[s]}
     texts = list(owner)
-    near = near_pairs(texts)[0].T.tolist()
+    near = near_pairs(word_matrix(texts))[0].T.tolist()
     assert len(near) >= 300 and all(owner[texts[i]] == owner[texts[k]] for i, k in near)
     again = opened("files", path=str(path)).read(None)  # the kept split
     assert all(list(again[s]) == list(splits[s]) for s in SPLITS)
