@@ -8,7 +8,7 @@ from pathlib import Path
 from repro.options import integer, number
 from tasks.config.files import defaults
 from tasks.data.acquire import sources
-from tasks.data.acquire.archives import reading_archive, tar_members
+from tasks.data.acquire.archives import tar_files
 from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
@@ -40,8 +40,7 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
     if options.path is not None:
         archive = Path(options.path)
-        names = (member.name for _, member in tar_members(archive))
-        counts = Counter(match[1] for name in names if (match := _MEMBER.search(name)))
+        counts = Counter(found[1] for found, _ in tar_files(archive, _MEMBER))
     elif options.mirror is not None:
         (archive,) = mirror_files(manifest, options.mirror).values()
     elif sources.found(manifest, root) is not None:
@@ -52,14 +51,11 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
     def read(progress: Progress) -> Splits:
         reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
         with progress.bar(50_000, f"reading {archive.name}") as bar:
-            for tar, member in tar_members(archive):
-                if not (match := _MEMBER.search(member.name)) or not member.isfile():
-                    continue
-                with reading_archive(archive):
-                    text = decode(tar.extractfile(member).read(), archive / member.name)
+            for found, raw in tar_files(archive, _MEMBER):
+                text = decode(raw, archive / found.string)
                 if not text.strip():
-                    raise DataError(f"imdb: the review {member.name} is blank", str(archive), manifest["get"])
-                split, label, name = match.groups()
+                    raise DataError(f"imdb: the review {found.string} is blank", str(archive), manifest["get"])
+                split, label, name = found.groups()
                 reviews[split].append((f"{label}/{name}", Example((text,), _LABELS[label])))
                 bar.advance()
         if not reviews["train"] or not reviews["test"]:
