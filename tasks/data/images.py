@@ -175,9 +175,7 @@ class ImageInput:
         if self.input == "none":
             return Blank(keys)
         if self.input == "features":
-            if self.store is None:
-                step = "set data.path=FOLDER; features are read from FOLDER/features"
-                raise DataUnavailable("no folder with features is set", "data.path is empty", step)
+            assert self.store is not None  # the sets without features have no such choice
             return features(self.store)
         if self.source is None:
             step = "download the images, or set data.input=none to learn from questions alone"

@@ -69,7 +69,7 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
     """
     if not manifest.get("tables") or manifest["kind"] not in ("mirror", "files", "http"):
         return None
-    ways, files = manifest.get("sources", ()), manifest.get("files", ())
+    files = manifest.get("files", ())
     if node.get("path") is not None:
         path, listed = Path(node["path"]), [*files, *_entries(manifest)]
         known = path.is_file() and sha256_of(path) in {entry.get("sha256") for entry in listed}
@@ -77,9 +77,8 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
         known = all("sha256" in entry for entry in files)
     elif found(manifest, root) is not None:
         known = all("sha256" in entry for entry in _entries(manifest))
-    else:
-        known = bool(ways) and "hub" not in [way["kind"] for way in ways]
-        known = known and all("sha256" in entry for entry in _entries(manifest))
+    else:  # from the hub
+        known = False
     return None if known else f"content not verified: {manifest['name']} is known by its size only"
 
 
