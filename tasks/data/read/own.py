@@ -6,8 +6,9 @@ A path is either one table, or a folder with the table of each split: `train.csv
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -243,23 +244,38 @@ def whole_of(files: Files) -> str | None:
 
 
 def split(
-    records: Sequence[Any], files: Files, texts: Sequence[str], sources: dict[str, Any], root: Path, progress: Progress
-) -> tuple[dict[str, Sequence[Any]], str]:
+    files: Files,
+    read: Mapping[str, Callable[[], Sequence[Any]]],
+    text: Callable[[Any], str],
+    what: str,
+    sources: dict[str, Any],
+    root: Path,
+    progress: Progress,
+) -> tuple[dict[str, Callable[[], Sequence[Any]]], list[str]]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
-    In a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
-    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`. If not all pairs could be compared, `sources` gets a mark of it.
+    In a folder without dev, train is split: the tenth that would be dev and test becomes dev. Texts that differ only in case,
+    digits or punctuation count as equal. The split is stored below `root`. If not all pairs could be compared, `sources`
+    gets a mark of it.
 
-    Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
-    if there are too few texts for three splits.
+    Args:
+        read: split, or WHOLE, -> the function that reads its records.
+        text: the text of a record, of which there are several in a file; `what` names them.
+
+    Returns the functions that read each split, and sentences for the footer, which warn of the second case. Raises
+    DataError if there are too few texts for three splits.
     """
+    if (whole := whole_of(files)) is None:
+        return dict(read), []
+    records = read[whole]()
+    texts = list(map(text, records))
     known: dict[str, int] = {}
     owner = np.array([known.setdefault(normalized(one), len(known)) for one in texts], dtype=np.int64)
     del known  # it takes as much memory as the texts
     order, starts = np.argsort(owner, kind="stable").tolist(), [0, *np.cumsum(np.bincount(owner)).tolist()]
     once = [texts[order[start]] for start in starts[:-1]]
     key = fingerprint(sources["train"], ENOUGH)
-    path = files[whole := str(whole_of(files))][0]
+    path = files[whole][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, progress, repeat((), len(once)), once, [once])
     if parts.crowded:
@@ -267,7 +283,7 @@ def split(
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     about = "about " if parts.crowded else ""
     note = "nearly all texts are similar, so the split is at random, only equal texts together"
-    note = note if parts.alike else parts.note("texts")
+    note = note if parts.alike else parts.note(what)
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
         note += f". WARNING: {about}{near:,} of {len(once):,} different texts share half of their words with one in another "
@@ -278,7 +294,8 @@ def split(
     if whole != WHOLE:
         note = f"dev is a tenth of train: {note}"
         chosen = {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]}
-    return {s: subset(records, rows) for s, rows in chosen.items()}, note
+    made = {s: partial(subset, records, rows) for s, rows in chosen.items()}
+    return {split: one for split, one in read.items() if split != WHOLE} | made, [note]
 
 
 def setting(**options: Any) -> str:

@@ -86,7 +86,7 @@ def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, write, labels
 
 
 MISSING = [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"])]
-MISSING += [(["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
+MISSING += [(["", "x", "y"], [""]), (["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
 
 
 @pytest.mark.parametrize("names, missing", MISSING)
