@@ -23,6 +23,7 @@ from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file, sha256_of
 from tasks.data.manifests import load_manifest, manifest_names
+from tasks.data.options import options_of
 from tasks.data.progress import NullProgress, Progress
 from tasks.data.read.formats import counting
 from tasks.data.records import KINDS
@@ -47,9 +48,14 @@ def set_module(name: str) -> Loader:
     sets = getattr(importlib.import_module(path), "SETS", {}) if importlib.util.find_spec(path) else {}
     loader = sets.get(name) or sets.get(manifest.get("holds"))
     if loader is None or loader.KIND not in KINDS:
-        file = f"{path.replace('.', '/')}.py must have SETS = {{{name!r}: Loader(KIND, Options, load)}}"
+        file = f"{path.replace('.', '/')}.py must have SETS = {{{name!r}: Loader(KIND, load)}}"
         raise ConfigError([f"data.name={name}: {file}, where KIND is {' or '.join(KINDS)}; {GUIDE}"])
     return loader
+
+
+def set_options(name: str) -> type:
+    """The class of the options of a data set. Raises the errors of `set_module`."""
+    return options_of(name, set_module(name))
 
 
 def is_own(node: Any) -> bool:
@@ -69,7 +75,7 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             reads = f"this task reads {KINDS.get(kind, kind)}: {', '.join(set_names(kind))}"
             return [f"data={node['name']} holds {KINDS[module.KIND]}; {reads}"]
-        read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+        read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
     except ConfigError as error:
         return error.problems
     return []
@@ -80,7 +86,7 @@ def chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
     if wrong := problems(node):
         raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
     module = set_module(node["name"])
-    return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+    return module, read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -178,7 +184,7 @@ def look(
     """
     progress, root, manifest = progress or NullProgress(), Path(root), load_manifest(name)
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
-    if hasattr(chosen(node)[0].Options, "fallback"):
+    if hasattr(chosen(node)[1], "fallback"):
         node["fallback"] = None
     place = node.get("path") or node.get("mirror") or root
     check_folder(root, write=what != "verify")

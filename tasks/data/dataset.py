@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from repro.options import integer
-from tasks.config.files import defaults
+from tasks.data.options import Limits, different
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
 from tasks.data.records import Example, Labelled, Pair, first, subset, texts_of
@@ -55,35 +54,21 @@ class DataSet:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-@defaults("data/toy", "limits")
-class Limits:
-    """Maximum number of records per split (the first ones are kept); null means all."""
-
-    train: int | None = integer(low=1, optional=True, help="training records")
-    dev: int | None = integer(low=1, optional=True, help="dev records")
-    test: int | None = integer(low=1, optional=True, help="test records")
-
-    def of(self, split: str) -> int | None:
-        return getattr(self, split)
-
-
-@dataclass
-class Limited:
-    """Options of a data set with `limits`."""
-
-    limits: Limits
-
-
-@dataclass
+@dataclass(eq=False)
 class Loader:
     """How a data set is read; the dict `SETS` of a file in `tasks/data/sets` has one by the name of each set.
 
-    KIND: as in `tasks.data.records`. load: (manifest, options, root, progress) -> DataSet.
+    Attributes:
+        KIND: as in `tasks.data.records`.
+        load: (manifest, options, root, progress) -> DataSet.
+        own: option -> what it accepts, if `tasks.data.options.FIELDS` does not say it.
+        check: options -> problems of their combination.
     """
 
     KIND: str
-    Options: type
     load: Callable[..., DataSet]
+    own: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Any], list[str]] = different
 
 
 def make(

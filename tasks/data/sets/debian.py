@@ -26,13 +26,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from repro.options import integer
-from tasks.config.files import defaults
 from tasks.data.acquire.apt import RELEASE, PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataUnavailable
+from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
-from tasks.data.read.pairs import ENGLISH, Bounded, Translated, cached_parts, cached_rows, fallback, language
+from tasks.data.read.pairs import ENGLISH, cached_parts, cached_rows
 from tasks.data.read.splits import Parts, normalized
 from tasks.data.records import Example, Pair, clean
 
@@ -44,14 +44,7 @@ _EMPTY = r"^This package (is a transitional|contains the source for the Rust)|\b
 _EMPTY_PARAGRAPH = re.compile(_EMPTY, re.I)
 
 
-@defaults("data/debian_descriptions")
-class Summaries(Bounded):
-    """About 36,000 pairs; paragraphs have at least ten words."""
-
-    fallback: str | None = fallback()
-
-
-def load_summaries(manifest: Manifest, options: Summaries, root: Path, progress: Progress) -> DataSet:
+def load_summaries(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Fetch the descriptions with a private apt."""
     found = load_descriptions(root, progress)
 
@@ -169,14 +162,7 @@ PROGRAMS = "admin comm database editors electronics games gnome graphics hamradi
 PROGRAMS += "otherosfs science sound tex text utils video web x11".split()
 
 
-@defaults("data/debian_pairs")
-class LookUp(Limited):
-    """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
-
-    packages: int = integer(low=2, high=len(ORDINALS), help="synopses in the first text")
-
-
-def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Progress) -> DataSet:
+def load_look_up(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """All packages of an example are in the same split of `debian_descriptions`, so no synopsis is in two splits."""
     found = load_descriptions(root, progress)
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
@@ -213,16 +199,7 @@ HELP_LANGUAGES |= {code: (code, code) for code in "ca da de es fr it nl pl pt ru
 _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
 
 
-@defaults("data/libreoffice_help")
-class Help(Translated, Bounded):
-    """About 28,000 pairs FR-EN of 4 to 60 words; both directions have the same splits."""
-
-    source_lang: str = language(*HELP_LANGUAGES)
-    target_lang: str = language(*HELP_LANGUAGES)
-    fallback: str | None = fallback()
-
-
-def load_help(manifest: Manifest, options: Help, root: Path, progress: Progress) -> DataSet:
+def load_help(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Fetch the packages libreoffice-help-* with a private apt and split their paragraphs by content.
 
     No near-duplicates of a source or a target are in two splits.
@@ -313,7 +290,7 @@ def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str]
 
 
 SETS = {
-    "libreoffice_help": Loader("pairs", Help, load_help),
-    "debian_descriptions": Loader("pairs", Summaries, load_summaries),
-    "debian_pairs": Loader("texts", LookUp, load_look_up),
+    "libreoffice_help": Loader("pairs", load_help, languages(*HELP_LANGUAGES)),
+    "debian_descriptions": Loader("pairs", load_summaries),
+    "debian_pairs": Loader("texts", load_look_up, {"packages": integer(low=2, high=len(ORDINALS))}),
 }

@@ -1,33 +1,23 @@
 """Questions about your own images: a folder of images, and one list of questions or one list per split."""
 
 from pathlib import Path, PurePosixPath
+from typing import Any
 
-from repro.options import choice, text
-from tasks.config.files import defaults
+from repro.options import text
 from tasks.data.dataset import DataSet, Loader, Manifest, make
 from tasks.data.images import SUFFIXES, Files, ImageInput
-from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged
 from tasks.data.records import Question
-from tasks.data.sets.questions import Pictured, answer_type, hold_out, limited, normalized
+from tasks.data.sets.questions import answer_type, hold_out, limited, normalized
 
 KIND = "questions"
 COLUMNS = ("image", "question", "answer")
 HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one list is split
 
 
-@defaults("data/images")
-class Options(Pictured):
-    """Records with an image (file path relative to the folder), a question and an answer."""
-
-    path: str | None = local("folder with images, and train, dev, test or one list of questions")
-    questions: str | None = text(optional=True, help="one list in that folder, which is split by image")
-    input: str = choice("pixels", "none", help="pixels: read by the model's CNN; none: only questions")
-
-
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load questions and images.
 
     Every image that a question names must exist. An image that cannot be decoded is replaced by black and counted.
@@ -70,4 +60,5 @@ def _question(row: own.Row, number: int, split: str, images: set[str]) -> Questi
     return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))
 
 
-SETS = {"images": Loader(KIND, Options, load)}
+QUESTIONS = text(optional=True, help="one list in the folder with the images, which is split by image")
+SETS = {"images": Loader(KIND, load, {"questions": QUESTIONS})}

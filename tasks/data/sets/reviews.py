@@ -4,15 +4,15 @@ import random
 import re
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
-from repro.options import integer, number
-from tasks.config.files import defaults
+from repro.options import integer
 from tasks.data.acquire import sources
 from tasks.data.acquire.archives import tar_files
-from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
-from tasks.data.manifests import local, mirror, mirror_files
+from tasks.data.manifests import mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read.formats import decode
 from tasks.data.records import Example
@@ -25,17 +25,7 @@ _MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")
 _LABELS = {"neg": 0, "pos": 1}
 
 
-@defaults("data/imdb")
-class Imdb(Limited):
-    """25,000 training and 25,000 test reviews, half of them positive; dev is a share of the training reviews."""
-
-    path: str | None = local("the original archive")
-    mirror: str | None = mirror("; path goes first")
-    dev_share: float = number(above=0, below=1, help="share of the training reviews that are dev")
-    split_seed: int = integer(low=0, help="seed of that choice, among the reviews ordered by name")
-
-
-def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress) -> DataSet:
+def load_imdb(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Read the archive from `path`, else from `mirror`, else from the fetched copy."""
     counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
     if options.path is not None:
@@ -75,4 +65,5 @@ def load_imdb(manifest: Manifest, options: Imdb, root: Path, progress: Progress)
     return make(manifest, KIND, read, f"IMDB, archive {archive.name}", sources=origin, **more)
 
 
-SETS = {"imdb": Loader(KIND, Imdb, load_imdb)}
+SPLIT_SEED = integer(low=0, help="seed of the choice of dev, among the reviews ordered by name")
+SETS = {"imdb": Loader(KIND, load_imdb, {"split_seed": SPLIT_SEED})}

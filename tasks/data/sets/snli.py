@@ -8,11 +8,11 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from tasks.config.files import defaults
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
 from tasks.data.read.lines import find_file, same_length
@@ -27,14 +27,7 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 _STARRED = re.compile(r"\*([^*]+)\*")
 
 
-@defaults("data/snli")
-class Snli(Limited):
-    """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
-
-    path: str | None = local("folder of snli_1.0_*.jsonl; null: what was fetched")
-
-
-def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress) -> DataSet:
+def load_snli(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs whose tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
 
     If e-SNLI's csv files are in the same folder, the premise words that its annotators highlighted are marked.
@@ -118,12 +111,7 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-@defaults("data/snli_20k")
-class Subset(Mirrored):
-    """About 20,000 train, 9,842 dev and 9,824 test pairs."""
-
-
-def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:
+def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs; the marked words are premise words mentioned in the e-SNLI explanations of dev and test pairs.
 
     They replace the highlights, which the mirror does not have.
@@ -166,4 +154,4 @@ def _subset_rows(path: Path) -> Iterator[Example]:
         yield Example((cells[2], cells[3]), CLASSES.index(classes[cells[1]]))
 
 
-SETS = {"snli": Loader(KIND, Snli, load_snli), "snli_20k": Loader(KIND, Subset, load_subset)}
+SETS = {"snli": Loader(KIND, load_snli), "snli_20k": Loader(KIND, load_subset)}

@@ -10,15 +10,15 @@ Gigaword and DUC are read as released by Rush et al. 2015 in their archive sumda
 import html
 import re
 from pathlib import Path
+from typing import Any
 
-from tasks.config.files import defaults
 from tasks.data.acquire import hub
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
-from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_text
 from tasks.data.read.lines import folder_of, line_pairs
-from tasks.data.read.pairs import ENGLISH, Bounded, cached_parts
+from tasks.data.read.pairs import ENGLISH, cached_parts
 from tasks.data.read.splits import normalized
 from tasks.data.records import Pair, clean
 
@@ -32,17 +32,7 @@ GIGAWORD = {
 DUC = {"test": (("input.txt",), *((f"task1_ref{k}.txt",) for k in range(4)))}
 
 
-@defaults("data/gigaword")
-class Sumdata(Limited):
-    """Gigaword: 3,803,957 train, 189,651 dev and 1,951 test pairs, tokenised, lower-cased, and with # for digits.
-
-    DUC: documents with four references each.
-    """
-
-    path: str | None = local("folder of the authors' archive, or one with its files; null: the hub, which has no DUC")
-
-
-def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Progress) -> DataSet:
+def load_sumdata(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load the authors' archive, or the hub's copy of Gigaword; lines are read on demand.
 
     DUC's text has ordinary digits, as published. Gigaword has # for each digit, which DUC's about["digits"] records
@@ -72,12 +62,7 @@ def load_sumdata(manifest: Manifest, options: Sumdata, root: Path, progress: Pro
 RECIPE = 2  # increased when the same files would give other pairs or splits
 
 
-@defaults("data/reuters21578")
-class Reuters(Bounded, Mirrored):
-    """About 15,500 articles."""
-
-
-def load_reuters(manifest: Manifest, options: Reuters, root: Path, progress: Progress) -> DataSet:
+def load_reuters(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs split by content, since recurring reports are similar, and not by LEWISSPLIT, made for categories."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
     rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
@@ -124,6 +109,6 @@ def _plain(text: str) -> str:
 
 
 SETS = {
-    **{name: Loader(KIND, Sumdata, load_sumdata) for name in ("gigaword", "duc2003", "duc2004")},
-    "reuters21578": Loader(KIND, Reuters, load_reuters),
+    **{name: Loader(KIND, load_sumdata) for name in ("gigaword", "duc2003", "duc2004")},
+    "reuters21578": Loader(KIND, load_reuters),
 }

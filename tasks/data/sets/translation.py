@@ -12,32 +12,23 @@ import re
 from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 from repro.options import choice
-from tasks.config.files import defaults
 from tasks.data.acquire import sources
-from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files, mirror_hashes
+from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, numbered, read_lines, read_text
 from tasks.data.read.lines import LinePairs, find_file, folder_of, line_pairs, same_length
-from tasks.data.read.pairs import Bounded, Translated, language
 from tasks.data.records import AlignedPair, Gold, Pair, clean
 
 KIND = "pairs"
 
 
-@defaults("data/baseline_1m_enfr")
-class Baseline(Translated, Limited):
-    """Either translation direction, with the archive's generic test set."""
-
-    source_lang: str = language("en", "fr")
-    target_lang: str = language("en", "fr")
-    path: str | None = local("folder of the unpacked archive; null: where scripts/data.py fetch puts it")
-
-
-def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: Progress) -> DataSet:
+def load_baseline(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Read the files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
     folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
     about, parts = options.about(), {"train": "train", "dev": "valid", "test": "test"}
@@ -52,17 +43,8 @@ def load_baseline(manifest: Manifest, options: Baseline, root: Path, progress: P
 TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
 
 
-@defaults("data/multi30k")
-class Multi30k(Translated, Bounded, Mirrored):
-    """29,000 train, 1,014 dev and 1,000 test pairs."""
-
-    source_lang: str = language("en", "fr", "de")
-    target_lang: str = language("en", "fr", "de")
-    test_set: str = choice(*TEST_SETS, help="which of the four test sets")
-
-
-def load_multi30k(manifest: Manifest, options: Multi30k, root: Path, progress: Progress) -> DataSet:
-    """Load the raw text as published."""
+def load_multi30k(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
+    """Load the raw text as published: 29,000 train, 1,014 dev and 1,000 test pairs."""
     about = options.about()
     stems = {"train": "train", "dev": "val", "test": options.test_set}
     names = {split: [f"{stem}.{lang}.gz" for lang in about.values()] for split, stem in stems.items()}
@@ -86,17 +68,8 @@ FILES = {  # split -> names of its files, with the pair of languages and the lan
 }
 
 
-@defaults("data/iwslt2017")
-class Iwslt(Translated, Bounded):
-    """206,112 train, 888 dev (dev2010) and 8,079 test (tst2010 to tst2015) pairs for DE-EN."""
-
-    source_lang: str = language(*LANGUAGES)
-    target_lang: str = language(*LANGUAGES)
-    path: str | None = local("folder of the language pair as in its archive; null: where scripts/data.py fetch puts it")
-
-
-def load_iwslt(manifest: Manifest, options: Iwslt, root: Path, progress: Progress) -> DataSet:
-    """Load a language pair. `path` is a folder with train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on.
+def load_iwslt(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
+    """Load a language pair, of DE-EN 206,112 train, 888 dev and 8,079 test pairs. `path` is a folder with train.tags.de-en.de, IWSLT17.TED.dev2010.de-en.de.xml and so on.
 
     These files may also be in its subfolder de-en.
     """
@@ -157,15 +130,7 @@ def read_pharaoh(path: Path) -> list[Gold]:
     return golds
 
 
-@defaults("data/hansards")
-class Aligned(Translated, Mirrored):
-    """Only a test set, in one of two directions."""
-
-    source_lang: str = language("en", "fr")
-    target_lang: str = language("en", "fr")
-
-
-def load_aligned(manifest: Manifest, options: Aligned, root: Path, progress: Progress) -> DataSet:
+def load_aligned(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load the sentences and their links."""
     files, about = mirror_files(manifest, options.mirror), options.about()
 
@@ -192,8 +157,8 @@ def _hansards(files: Mapping[str, Path]) -> tuple[list[str], list[str], list[Gol
 
 
 SETS = {
-    "baseline_1m_enfr": Loader(KIND, Baseline, load_baseline),
-    "multi30k": Loader(KIND, Multi30k, load_multi30k),
-    "iwslt2017": Loader(KIND, Iwslt, load_iwslt),
-    "hansards": Loader(KIND, Aligned, load_aligned),
+    "baseline_1m_enfr": Loader(KIND, load_baseline, languages("en", "fr")),
+    "multi30k": Loader(KIND, load_multi30k, languages("en", "fr", "de") | {"test_set": choice(*TEST_SETS)}),
+    "iwslt2017": Loader(KIND, load_iwslt, languages(*LANGUAGES)),
+    "hansards": Loader(KIND, load_aligned, languages("en", "fr")),
 }
