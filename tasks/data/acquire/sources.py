@@ -60,6 +60,18 @@ def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
     return folder if places and there else None
 
 
+def located(manifest: Mapping[str, Any], path: str | None, root: Path) -> Path:
+    """The folder `data.path`, or else that of `found`. Raises DataUnavailable if it is not set or missing."""
+    if path is None and (folder := found(manifest, root)):
+        return folder
+    if path is None:
+        raise DataUnavailable(f"{manifest['name']} is not here", f"data.path is not set; {root}", manifest["get"])
+    if not Path(path).is_dir():
+        there = "is not a folder" if Path(path).exists() else "does not exist"
+        raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", manifest["get"])
+    return Path(path)
+
+
 def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path) -> str | None:
     """Why the data of a paper's table may differ from the original; None if they are covered by the manifest's sha256.
 

@@ -124,13 +124,3 @@ def line_pairs(
         progress.step(f"verifying {' and '.join(path.name for path in files)}")
         splits[split], hashes[split] = LinePairs(files[0], files[1:]), [sha256_of(path) for path in files]
     return splits, hashes
-
-
-def folder_of(path: str | None, get: str) -> Path:
-    """`data.path` as an existing folder; DataUnavailable, with `get` as the next step, if it is not set or missing."""
-    if path is None:
-        raise DataUnavailable("this set must be downloaded by hand", "data.path is not set", get)
-    if not Path(path).is_dir():
-        there = "is not a folder" if Path(path).exists() else "does not exist"
-        raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", get)
-    return Path(path)

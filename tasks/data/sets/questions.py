@@ -1,5 +1,6 @@
-"""Questions about images: VQA v2 and easy-VQA.
+"""Questions about images: VQA v2, easy-VQA and your own.
 
+images     your own: a folder of images, and one list of questions or one list per split
 vqa2       VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020
 easy_vqa   questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo
 
@@ -11,18 +12,19 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from repro.options import choice
+from repro.options import choice, text
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.images import Files, ImageInput, coco_key, path_key
+from tasks.data.images import SUFFIXES, Files, ImageInput, coco_key, path_key
 from tasks.data.progress import Progress
+from tasks.data.read import own
 from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
-from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.lines import find_file
 from tasks.data.read.splits import place
 from tasks.data.records import Question
 
@@ -161,12 +163,13 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
 
 def load_vqa2(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load 443,757 training and 214,354 val questions with ten answers each; the JSON files may be gzipped."""
-    fetched = sources.found(manifest, root) if options.path is None else None
-    folder = fetched or folder_of(options.path, manifest["get"])
-    within = sources.folders_in(folder) if fetched else [folder]
+    folder = sources.located(manifest, options.path, root)
     name = "v2_OpenEnded_mscoco_{}2014_questions.json", "v2_mscoco_{}2014_annotations.json"
     names = {part: [one.format(part) for one in name] for part in ("train", "val")}
-    files = {part: [find_file(within, (one,), manifest["get"]) for one in pair] for part, pair in names.items()}
+    files = {
+        part: [find_file(sources.folders_in(folder), (one,), manifest["get"]) for one in pair]
+        for part, pair in names.items()
+    }
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
     def read(progress: Progress) -> Splits:
@@ -206,7 +209,56 @@ def load_easy_vqa(manifest: Manifest, options: Any, root: Path, progress: Progre
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
+COLUMNS = ("image", "question", "answer")
+OWN_HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one list is split
+
+
+def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
+    """Load questions and images.
+
+    Every image that a question names must exist. An image that cannot be decoded is replaced by black and counted.
+    """
+    folder = Path(options.path or ".")
+    named = options.path if options.questions is None else str(folder / options.questions)
+    files = own.find(named if options.path else None, own.FILES)
+    if not folder.is_dir():
+        step = "set data.path to it and data.questions to the list"
+        raise damaged(folder, "it is a file", "a folder with images", step=step)
+    images = Files([folder.absolute()], below)
+    there = set(images.keys())
+    lists = {split: own.rows(path, COLUMNS) for split, (path,) in files.items()}
+    splits = {split: [_question(row, n, split, there) for n, row in enumerate(lists[split])] for split in lists}
+    sources = own.sources(files, list(OWN_HELD_OUT.values()) if own.WHOLE in files else [])
+    notes = []
+    if own.WHOLE in splits:
+        train, held = hold_out(splits[own.WHOLE], OWN_HELD_OUT["dev and test"])
+        splits = {"train": train, **dict(zip(("dev", "test"), hold_out(held, OWN_HELD_OUT["test"])))}
+        notes.append("split by image: about 5 % of the images each are dev and test")
+        own.refuse_empty(files[own.WHOLE][0], "its images", splits)
+
+    title, how = f"own questions about images, {folder.name}", {"limits": options.limits, "cut": limited}
+    about = {"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)}
+    return make(manifest, KIND, lambda progress: splits, title, sources=sources, notes=notes, about=about, **how)
+
+
+def below(name: str) -> str | None:
+    """The path of an image relative to the folder; `name` starts with the folder's own name."""
+    return str(PurePosixPath(*PurePosixPath(name).parts[1:])) if name.lower().endswith(SUFFIXES) else None
+
+
+def _question(row: own.Row, number: int, split: str, images: set[str]) -> Question:
+    image, question, answer = row.cells
+    if image not in images:
+        expected = f"the path of a {', '.join(SUFFIXES)} file below data.path"
+        raise row.wrong(f"there is no image {image[:80]!r}", expected)
+    if not question or not (answer := normalized(answer)):
+        raise row.wrong("a blank question or answer", "both")
+    return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))
+
+
+QUESTIONS = text(optional=True, help="one list in the folder with the images, which is split by image")
 SETS = {
+    "images": Loader(KIND, load_own, {"questions": QUESTIONS}),
     "vqa2": Loader(KIND, load_vqa2, {"input": choice("features", "pixels", "none")}),
     "easy_vqa": Loader(KIND, load_easy_vqa),
 }

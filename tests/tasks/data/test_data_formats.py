@@ -8,7 +8,7 @@ from made_mirror import CAPTIONS
 from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
-from tasks.data.sets.translation import read_pharaoh
+from tasks.data.sets.pairs import read_pharaoh
 
 
 def read(found):

@@ -24,7 +24,7 @@ from tasks.data.read.formats import LONGEST_WORD, read_lines, read_text, too_lon
 from tasks.data.read.labelled import read_arff
 from tasks.data.read.lines import Lines
 from tasks.data.read.vectors import read_vectors
-from tasks.data.sets.snli import leaves
+from tasks.data.sets.texts import leaves
 
 DRESSES = {
     "mark": lambda raw: codecs.BOM_UTF8 + raw,

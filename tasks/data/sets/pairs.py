@@ -1,10 +1,10 @@
-"""Translation: baseline-1M, Multi30k and IWSLT 2017; test sentences in English and French with manually linked words.
+"""Pairs of texts: Multi30k and IWSLT 2017; sentences with manually linked words; headlines of Reuters-21578.
 
-baseline_1m_enfr   1M pairs EN-FR of the NMT-Benchmark, from Europarl and News Commentary, used by Laha et al. 2018
-multi30k           task 1: captions of photographs in English, French and German, from a mirror or its repository
-iwslt2017          TED talks, from the files of the archive
-hansards           447 pairs of the Canadian parliament, sure and possible links (Och & Ney 2003; NAACL 2003), from a
-                   mirror; the copy of awesome-align, tokenised and in lower case, with words numbered from 1
+multi30k       task 1: captions of photographs in English, French and German, from a mirror or its repository
+iwslt2017      TED talks, from the files of the archive
+hansards       447 pairs of the Canadian parliament, sure and possible links (Och & Ney 2003; NAACL 2003), from a mirror; the
+               copy of awesome-align, tokenised and in lower case, with words numbered from 1
+reuters21578   from a mirror: the title from the first paragraph. It replaces Gigaword, at a size for two cores
 """
 
 import html
@@ -16,28 +16,18 @@ from typing import Any
 
 from repro.options import choice
 from tasks.data.acquire import sources
-from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.files import sha256_of
 from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, numbered, read_lines, read_text
-from tasks.data.read.lines import LinePairs, find_file, folder_of, line_pairs, same_length
+from tasks.data.read.lines import LinePairs, find_file, same_length
+from tasks.data.read.pairs import ENGLISH, cached_parts
+from tasks.data.read.splits import normalized
 from tasks.data.records import AlignedPair, Gold, Pair, clean
 
 KIND = "pairs"
-
-
-def load_baseline(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
-    """Read the files baseline-1M_train.en, baseline-1M_valid.fr and so on; lines are read on demand."""
-    folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
-    about, parts = options.about(), {"train": "train", "dev": "valid", "test": "test"}
-    names = {s: [(f"baseline-1M_{part}.{lang}",) for lang in about.values()] for s, part in parts.items()}
-    splits, hashes = line_pairs(sources.folders_in(folder), names, manifest["get"], progress)
-    title = f"baseline-1M-enfr (NMT-Benchmark), {'-'.join(about.values())}, generic test set"
-    counts = {s: len(pairs) for s, pairs in splits.items()}
-    more = {"sources": hashes, "limits": options.limits, "counts": counts, "about": about}
-    return make(manifest, KIND, lambda progress: splits, title, **more)
 
 
 TEST_SETS = ("test_2016_flickr", "test_2017_flickr", "test_2017_mscoco", "test_2018_flickr")
@@ -76,7 +66,7 @@ def load_iwslt(manifest: Manifest, options: Any, root: Path, progress: Progress)
     about = options.about()
     stem = "-".join(about.values())
     title = f"IWSLT 2017 {stem}, dev2010, tst2010-2015"
-    folder = root / manifest["name"] if options.path is None else folder_of(options.path, manifest["get"])
+    folder = sources.located(manifest, options.path, root)
     splits, stamps = {split: [] for split in FILES}, {split: [] for split in FILES}
     for split, name in ((split, name) for split, names in FILES.items() for name in names):
         wanted = [(name.format(stem, lang),) for lang in about.values()]
@@ -156,9 +146,58 @@ def _hansards(files: Mapping[str, Path]) -> tuple[list[str], list[str], list[Gol
     return english, french, read_pharaoh(files["enfr.gold"])
 
 
+RECIPE = 2  # increased when the same files would give other pairs or splits
+
+
+def load_reuters(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
+    """Load pairs split by content, since recurring reports are similar, and not by LEWISSPLIT, made for categories."""
+    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
+    pairs = [Pair(body, (title,)) for body, title in rows]
+    bodies = [body for body, _ in rows]
+    keys = ([("body", normalized(body)), ("title", normalized(title))] for body, title in rows)
+    names, path = [f"{body}\t{title}" for body, title in rows], root / "reuters21578" / "split.json"
+    parts = cached_parts(path, fingerprint(RECIPE, hashes), progress, keys, names, [bodies])
+
+    def read(progress: Progress) -> Splits:
+        return {split: options.within(some) for split, some in parts.of(pairs).items()}
+
+    sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds()))
+    more = {"limits": options.limits, "notes": [parts.note("articles")], "about": ENGLISH}
+    return make(manifest, KIND, read, "Reuters-21578, first paragraph to title", sources=sources, **more)
+
+
+def _articles(path: Path) -> str:
+    """The text of a file. Raises DataError unless all its articles are complete."""
+    sgml = read_text(path, encoding="latin-1")
+    opened, closed = (len(re.findall(tag, sgml)) for tag in (r"<REUTERS\b", r"</REUTERS>"))
+    if not opened or opened != closed:
+        raise damaged(path, f"{opened:,} articles begin, {closed:,} end", "<REUTERS ..> ... </REUTERS> articles")
+    return sgml
+
+
+def reuters_pairs(sgml: str) -> list[tuple[str, str]]:
+    """(first paragraph of the body, title) of every article in an SGML file that has both."""
+    pairs = []
+    for article in re.findall(r"<REUTERS\b.*?</REUTERS>", sgml, re.S):
+        title = re.search(r"<TITLE>(.*?)</TITLE>", article, re.S)
+        body = re.search(r"<BODY>(.*?)</BODY>", article, re.S)
+        if title and body:
+            # a new paragraph is indented by four spaces; the last line holds the sign-off
+            paragraph = re.split(r"\n {4,}", re.sub(r"\s*&#3;\s*$", "", body[1]).strip())[0]
+            texts = (_plain(re.sub(r"(?i)\breuter\s*$", "", paragraph)), _plain(title[1]))
+            if all(texts):
+                pairs.append(texts)
+    return pairs
+
+
+def _plain(text: str) -> str:
+    return clean(re.sub(r"[\x00-\x1f]", " ", html.unescape(text)))
+
+
 SETS = {
-    "baseline_1m_enfr": Loader(KIND, load_baseline, languages("en", "fr")),
     "multi30k": Loader(KIND, load_multi30k, languages("en", "fr", "de") | {"test_set": choice(*TEST_SETS)}),
     "iwslt2017": Loader(KIND, load_iwslt, languages(*LANGUAGES)),
     "hansards": Loader(KIND, load_aligned, languages("en", "fr")),
+    "reuters21578": Loader(KIND, load_reuters),
 }
