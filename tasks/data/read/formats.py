@@ -28,6 +28,7 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from repro.errors import short
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read.splits import HAN, SOUTHEAST
 
@@ -190,20 +191,15 @@ def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: 
     """Check that a JSON value is an object with these fields and types, and return it."""
     wanted = f"an object with {', '.join(fields)}" if fields else "an object"
     if not isinstance(entry, dict):
-        raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line)
+        raise damaged(path, f"{where}{short(entry)} is not an object", wanted, line=line)
     if missing := [name for name in fields if name not in entry]:
         raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line)
     for name, kind in fields.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(entry[name], kind) or (isinstance(entry[name], bool) and bool not in kinds):
             expected = " or ".join(k.__name__ for k in kinds).replace("NoneType", "null")
-            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line)
+            raise damaged(path, f"{where}{name} is {short(entry[name])}", expected, line=line)
     return entry
-
-
-def _short(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:

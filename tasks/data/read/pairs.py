@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from tasks.data.cache import cached_folder, read_meta
+from tasks.data.dataset import SPLITS, DataSet, Manifest, Splits, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.files import remembered
 from tasks.data.progress import Progress
 from tasks.data.read.splits import Parts, split_by_content
+from tasks.data.records import Pair
 
 Rows = list[list[str]]
 ENGLISH = {"source_lang": "en", "target_lang": "en"}
@@ -32,6 +34,26 @@ def cached_rows(
     folder = cached_folder(root, name, key, build, progress)
     body, about = (folder / "rows.jsonl").read_bytes().decode("utf-8", "surrogatepass"), read_meta(folder)
     return [json.loads(line) for line in body.split("\n")[:-1]], about | {"sha256": about["files"]["rows.jsonl"]}
+
+
+def split_pairs(
+    manifest: Manifest,
+    options: Any,
+    title: str,
+    pairs: Sequence[Pair],
+    parts: Parts,
+    what: str,
+    about: dict,
+    *read: Any,
+) -> DataSet:
+    """The data set of pairs that were split by content, within the limits on their words; `read`: what they depend on."""
+
+    def within(progress: Progress) -> Splits:
+        return {split: options.within(some) for split, some in parts.of(pairs).items()}
+
+    sources = dict.fromkeys(SPLITS, fingerprint(*read, options.bounds()))
+    more = {"limits": options.limits, "notes": [parts.note(what)], "about": about}
+    return make(manifest, "pairs", within, title, sources=sources, **more)
 
 
 def cached_parts(

@@ -27,12 +27,12 @@ from urllib.parse import unquote
 
 from repro.options import integer
 from tasks.data.acquire.apt import RELEASE, PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataUnavailable
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
-from tasks.data.read.pairs import ENGLISH, cached_parts, cached_rows
+from tasks.data.read.pairs import ENGLISH, cached_parts, cached_rows, split_pairs
 from tasks.data.read.splits import Parts, normalized
 from tasks.data.records import Example, Pair, clean
 
@@ -47,14 +47,9 @@ _EMPTY_PARAGRAPH = re.compile(_EMPTY, re.I)
 def load_summaries(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Fetch the descriptions with a private apt."""
     found = load_descriptions(root, progress)
-
-    def read(progress: Progress) -> Splits:
-        every = found.parts.of([Pair(row.paragraph, (row.synopsis,)) for row in found.rows])
-        return {split: options.within(pairs) for split, pairs in every.items()}
-
-    title, notes = f"{found.provenance}, first paragraph to synopsis", [found.parts.note("paragraphs")]
-    sources = dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds()))
-    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=ENGLISH)
+    pairs = [Pair(row.paragraph, (row.synopsis,)) for row in found.rows]
+    title = f"{found.provenance}, first paragraph to synopsis"
+    return split_pairs(manifest, options, title, pairs, found.parts, "paragraphs", ENGLISH, found.sha256)
 
 
 @dataclass(frozen=True)
@@ -224,16 +219,12 @@ def load_help(manifest: Manifest, options: Any, root: Path, progress: Progress) 
     kept, names = root / "libreoffice_help" / f"split-{first}-{second}.json", [f"{one}\t{two}" for one, two in rows]
     parts = cached_parts(kept, f"{PAGES_RECIPE} {known['sha256']}", progress, keys, names, [ones, twos])
 
-    def read(progress: Progress) -> Splits:
-        order = 1 if options.source_lang == first else -1
-        every = parts.of([Pair(row[::order][0], (row[::order][1],)) for row in rows])
-        return {split: options.within(pairs) for split, pairs in every.items()}
-
+    order = 1 if options.source_lang == first else -1
+    pairs = [Pair(row[::order][0], (row[::order][1],)) for row in rows]
     version = unquote(known["packages"][0].split("_")[1])
     title = f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id"
-    sources = dict.fromkeys(SPLITS, fingerprint(PAGES_RECIPE, known["sha256"], about, options.bounds()))
-    notes = [parts.note("paragraphs")]
-    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=about)
+    read = PAGES_RECIPE, known["sha256"], about
+    return split_pairs(manifest, options, title, pairs, parts, "paragraphs", about, *read)
 
 
 def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:

@@ -16,14 +16,14 @@ from typing import Any
 
 from repro.options import choice
 from tasks.data.acquire import sources
-from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.dataset import DataSet, Loader, Manifest, Splits, fingerprint, make
 from tasks.data.files import sha256_of
 from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, numbered, read_lines, read_text
 from tasks.data.read.lines import LinePairs, find_file, same_length
-from tasks.data.read.pairs import ENGLISH, cached_parts
+from tasks.data.read.pairs import ENGLISH, cached_parts, split_pairs
 from tasks.data.read.splits import normalized
 from tasks.data.records import AlignedPair, Gold, Pair, clean
 
@@ -159,12 +159,8 @@ def load_reuters(manifest: Manifest, options: Any, root: Path, progress: Progres
     names, path = [f"{body}\t{title}" for body, title in rows], root / "reuters21578" / "split.json"
     parts = cached_parts(path, fingerprint(RECIPE, hashes), progress, keys, names, [bodies])
 
-    def read(progress: Progress) -> Splits:
-        return {split: options.within(some) for split, some in parts.of(pairs).items()}
-
-    sources = dict.fromkeys(SPLITS, fingerprint(RECIPE, hashes, options.bounds()))
-    more = {"limits": options.limits, "notes": [parts.note("articles")], "about": ENGLISH}
-    return make(manifest, KIND, read, "Reuters-21578, first paragraph to title", sources=sources, **more)
+    title = "Reuters-21578, first paragraph to title"
+    return split_pairs(manifest, options, title, pairs, parts, "articles", ENGLISH, RECIPE, hashes)
 
 
 def _articles(path: Path) -> str:
