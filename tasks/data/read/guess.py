@@ -191,10 +191,7 @@ def _headed(columns: Sequence[Column], bare: bool, settings: Mapping[str, Any]) 
 
 
 def _headless(file: Path, columns: Sequence[Column]) -> DataError:
-    between = own.dialect(file)["delimiter"].replace("\t", "\\t")
-    kinds = ["label" if c.kind == "class" else "text" for c in columns]
-    names = [f"{k}{kinds[:i].count(k) + 1}" if kinds.count(k) > 1 else k for i, k in enumerate(kinds)]
-    step = f"add one that fits: {between.join(names)}"
+    step = "add a first line with the names of the columns, such as text and label"
     return _refused(file, "has no header line that names its columns", columns, step)
 
 
@@ -274,14 +271,9 @@ def _pairs(
         lang = settings.get(f"{key}_lang")
         sides.append(settings.get(key) or (lang if lang in names else None))
     rest, free = [name for name in texts if name not in sides], sides.count(None)
-    if len(rest) < free:
-        said = f"has {'only one column' if texts else 'no column'} of texts"
-        raise _refused(file, said, columns, "add a column with a second text or with a class")
-    if len(rest) > free > 0:
-        step = f"name two: {setting(source=rest[0], target=rest[1 - len(rest)])}"
-        if not headed:
-            step = "keep two columns"
-        said = f"has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
+    if len(rest) != free > 0:
+        step = "name them: data.source=COLUMN data.target=COLUMN" if headed else "keep two columns"
+        said = f"has {len(texts)} columns of texts instead of two, and no {'class' if headed else 'header line'}"
         raise _refused(file, said, columns, step)
     if free == 2 and rest[0].lower() in TARGETS and rest[1].lower() not in TARGETS:
         rest.reverse()

@@ -228,7 +228,7 @@ def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -
     there = set(images.keys())
     lists = {split: own.rows(path, COLUMNS) for split, (path,) in files.items()}
     splits = {split: [_question(row, n, split, there) for n, row in enumerate(lists[split])] for split in lists}
-    sources = own.sources(files, list(OWN_HELD_OUT.values()) if own.WHOLE in files else [])
+    stamps = own.sources(files, list(OWN_HELD_OUT.values()) if own.WHOLE in files else [])
     notes = []
     if own.WHOLE in splits:
         train, held = hold_out(splits[own.WHOLE], OWN_HELD_OUT["dev and test"])
@@ -238,7 +238,7 @@ def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -
 
     title, how = f"own questions about images, {folder.name}", {"limits": options.limits, "cut": limited}
     about = {"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)}
-    return make(manifest, KIND, lambda progress: splits, title, sources=sources, notes=notes, about=about, **how)
+    return make(manifest, KIND, lambda progress: splits, title, sources=stamps, notes=notes, about=about, **how)
 
 
 def below(name: str) -> str | None:
