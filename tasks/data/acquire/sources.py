@@ -61,8 +61,8 @@ def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
 
 
 def located(manifest: Mapping[str, Any], path: str | None, root: Path) -> Path:
-    """The folder `data.path`, or else that of `found`. Raises DataUnavailable if it is not set or missing."""
-    if path is None and (folder := found(manifest, root)):
+    """The folder `data.path`, or else that of `fetched`. Raises DataUnavailable if it is missing."""
+    if path is None and (folder := root / manifest["name"]).is_dir():
         return folder
     if path is None:
         raise DataUnavailable(f"{manifest['name']} is not here", f"data.path is not set; {root}", manifest["get"])
