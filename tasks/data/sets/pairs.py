@@ -9,7 +9,6 @@ reuters21578   from a mirror: the title from the first paragraph. It replaces Gi
 
 import html
 import re
-from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from tasks.data.files import sha256_of
 from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.options import languages
 from tasks.data.progress import Progress
-from tasks.data.read.formats import damaged, numbered, read_lines, read_text
+from tasks.data.read.formats import damaged, read_lines, read_text
 from tasks.data.read.lines import LinePairs, find_file, same_length
 from tasks.data.read.pairs import ENGLISH, cached_parts, split_pairs
 from tasks.data.read.splits import normalized
@@ -103,47 +102,29 @@ _PHARAOH = re.compile(r"([1-9]\d*)([-?p])([1-9]\d*)", re.ASCII)
 
 
 def read_pharaoh(path: Path) -> list[Gold]:
-    """Read one sentence per line, words numbered from 1: `i-j` is a sure link, `i?j` or `ipj` a possible one.
-
-    Raises DataError if a word is not a link.
-    """
+    """Read one sentence per line, words numbered from 1: `i-j` is a sure link, `i?j` or `ipj` a possible one."""
     golds = []
-    for number, line in numbered(path):
-        links = {}  # link -> whether it is sure
-        for word in line.split():
-            if (found := _PHARAOH.fullmatch(word)) is None:
-                expected = "links as 3-4 (sure) or 3?4 (possible), counted from 1"
-                raise damaged(path, f"{word[:40]!a} is not a link", expected, line=number)
-            link = int(found[1]) - 1, int(found[3]) - 1
-            links[link] = links.get(link, False) or found[2] == "-"
-        golds.append((frozenset(link for link, sure in links.items() if sure), frozenset(links)))
+    for line in read_lines(path):
+        found = [(int(one) - 1, int(other) - 1, sign) for one, sign, other in _PHARAOH.findall(line)]
+        sure = frozenset((one, other) for one, other, sign in found if sign == "-")
+        golds.append((sure, frozenset((one, other) for one, other, _ in found)))
     return golds
 
 
 def load_aligned(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load the sentences and their links."""
     files, about = mirror_files(manifest, options.mirror), options.about()
+    turn = 1 if options.source_lang == "en" else -1
 
     def read(progress: Progress) -> Splits:
-        sources, targets, golds = _hansards(files)
-        if options.source_lang == "fr":
-            turned = [tuple(frozenset((t, s) for s, t in links) for links in pair) for pair in golds]
-            sources, targets, golds = targets, sources, turned
-        found = zip(sources, targets, golds, strict=True)
-        return {"test": [AlignedPair(source, (target,), *links) for source, target, links in found]}
+        lines = ([clean(side) for side in line.split("|||")][::turn] for line in read_lines(files["enfr.src-tgt"]))
+        found = zip(lines, read_pharaoh(files["enfr.gold"]), strict=True)
+        turned = (((one, other), [{link[::turn] for link in some} for some in links]) for (one, other), links in found)
+        return {"test": [AlignedPair(one, (other,), *map(frozenset, links)) for (one, other), links in turned]}
 
     title = f"Hansards {'-'.join(about.values())}, links of Och & Ney 2003"
     sources = {"test": [mirror_hashes(manifest), about]}
     return make(manifest, KIND, read, title, sources=sources, limits=options.limits, about=about)
-
-
-def _hansards(files: Mapping[str, Path]) -> tuple[list[str], list[str], list[Gold]]:
-    path = files["enfr.src-tgt"]
-    sides = [[clean(side) for side in line.split("|||")] for line in read_lines(path)]
-    if wrong := next((i for i, line in enumerate(sides, 1) if len(line) != 2), None):
-        raise damaged(path, "not two sides", "English ||| French", line=wrong)
-    english, french = map(list, zip(*sides))
-    return english, french, read_pharaoh(files["enfr.gold"])
 
 
 RECIPE = 2  # increased when the same files would give other pairs or splits
@@ -152,7 +133,9 @@ RECIPE = 2  # increased when the same files would give other pairs or splits
 def load_reuters(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs split by content, since recurring reports are similar, and not by LEWISSPLIT, made for categories."""
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
-    rows = dict.fromkeys(row for name in sorted(files) for row in reuters_pairs(_articles(files[name])))
+    rows = dict.fromkeys(
+        row for name in sorted(files) for row in reuters_pairs(read_text(files[name], encoding="latin-1"))
+    )
     pairs = [Pair(body, (title,)) for body, title in rows]
     bodies = [body for body, _ in rows]
     keys = ([("body", normalized(body)), ("title", normalized(title))] for body, title in rows)
@@ -161,15 +144,6 @@ def load_reuters(manifest: Manifest, options: Any, root: Path, progress: Progres
 
     title = "Reuters-21578, first paragraph to title"
     return split_pairs(manifest, options, title, pairs, parts, "articles", ENGLISH, RECIPE, hashes)
-
-
-def _articles(path: Path) -> str:
-    """The text of a file. Raises DataError unless all its articles are complete."""
-    sgml = read_text(path, encoding="latin-1")
-    opened, closed = (len(re.findall(tag, sgml)) for tag in (r"<REUTERS\b", r"</REUTERS>"))
-    if not opened or opened != closed:
-        raise damaged(path, f"{opened:,} articles begin, {closed:,} end", "<REUTERS ..> ... </REUTERS> articles")
-    return sgml
 
 
 def reuters_pairs(sgml: str) -> list[tuple[str, str]]:

@@ -116,15 +116,8 @@ def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
 
 def read_easy_vqa(path: Path, split: str) -> list[Question]:
     """Read easy-VQA: [[question, answer, image number], ...]; the image keys are "<split>/<number>"."""
-    loaded = parse_json(read_text(path), path)
-    kinds, expected = [str, str, int], "a list of [question, answer, image number]"
-    if not isinstance(loaded, list) or not loaded:
-        raise damaged(path, "it holds no such list", expected)
-    for i, entry in enumerate(loaded):
-        if not isinstance(entry, list) or [type(part) for part in entry] != kinds:
-            raise damaged(path, f"entry {i:,} is {ascii(entry)[:40]}", expected)
-    numbered = enumerate(loaded)
-    return [Question(i, f"{split}/{n}", text, (a,), a, answer_type(a)) for i, (text, a, n) in numbered]
+    asked = enumerate(parse_json(read_text(path), path))
+    return [Question(i, f"{split}/{n}", text, (a,), a, answer_type(a)) for i, (text, a, n) in asked]
 
 
 def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:

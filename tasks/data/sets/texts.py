@@ -22,7 +22,7 @@ from tasks.data.files import sha256_of
 from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, decode, json_lines, numbered, read_lines, table, too_long
-from tasks.data.read.lines import find_file, same_length
+from tasks.data.read.lines import find_file
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -130,12 +130,7 @@ def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress
         train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
         splits = {"train": list(train), "dev": [], "test": []}
         for split in ("dev", "test"):
-            paths = [files[name] for name in names[split]]
-            columns = [read_lines(path) for path in paths]
-            same_length(paths, columns)
-            for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
-                if label not in CLASSES:
-                    raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
+            for s1, s2, label, *why in zip(*(read_lines(files[name]) for name in names[split]), strict=True):
                 splits[split].append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
         return splits
 
@@ -153,12 +148,8 @@ def explained_words(explanations: Iterable[str]) -> frozenset[str]:
 
 def _subset_rows(path: Path) -> Iterator[Example]:
     classes = {"1": "neutral", "2": "contradiction", "3": "entailment"}
-    for number, line in numbered(path):
-        cells = line.split("\t")
-        if len(cells) != 4 or cells[1] not in classes:
-            expected = "4 cells: number, label 1 to 3, two texts"
-            raise damaged(path, f"{len(cells)} cells, label {cells[1:2]}", expected, line=number)
-        yield Example((cells[2], cells[3]), CLASSES.index(classes[cells[1]]))
+    for _, label, *texts in (line.split("\t") for line in read_lines(path)):
+        yield Example((*texts,), CLASSES.index(classes[label]))
 
 
 _MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")

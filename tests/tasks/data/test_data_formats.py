@@ -91,14 +91,6 @@ def test_sure_and_possible_links(tmp_path):
     assert got[1] == (frozenset(), frozenset()) and got[2][0] == got[2][1] == {(1, 0)}
 
 
-@pytest.mark.parametrize(("text", "told"), [("1-1 1:2\n", "'1:2' is not a link"), ("0-1\n", "from 1")])
-def test_a_word_that_is_no_link_is_named(tmp_path, text, told):
-    (tmp_path / "a").write_text("1-1\n" + text)
-    with pytest.raises(DataError, match=told) as caught:
-        read_pharaoh(tmp_path / "a")
-    assert "line 2" in str(caught.value)
-
-
 TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge"}
 TEXTS |= {"de": "meine Tante malt die alte Uhr an der Wand"}
 
