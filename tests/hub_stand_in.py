@@ -2,7 +2,7 @@
 
 It answers what `huggingface_hub` and `tasks.data.acquire.download` ask: /api/datasets/<repo>/revision/<revision>, and
 /datasets/<repo>/resolve/<revision>/<file>, which redirects to another address as the hub does to its storage. It also serves
-plain files under /files, with ETag, Range and If-Range.
+plain files under /files, with Range.
 """
 
 import hashlib
@@ -60,7 +60,6 @@ class Server(http.server.ThreadingHTTPServer):
         self.flip = False  # one byte of every file is another
         self.longer = 0  # bytes that every file has beside those announced by the hub
         self.broken = False  # the API answers 500
-        self.etag: str | None = "1"  # the version of every file, if the server names one
         self.partly = True  # parts of a file can be asked for
 
     @property
@@ -110,13 +109,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self._refuse(404, "EntryNotFound")
         server, wanted, start = self.server, self.headers.get("Range"), 0
         body = (body[:-9] + bytes([body[-9] ^ 1]) + body[-8:] if server.flip else body) + b"x" * server.longer
-        if wanted and server.partly and self.headers.get("If-Range", f'"{server.etag}"') == f'"{server.etag}"':
+        if wanted and server.partly:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
         if start and start >= len(body):
             return self._refuse(416, "")
         self.send_response(206 if start else 200)
-        if server.etag:
-            self.send_header("ETag", f'"{server.etag}"')
         self.send_header("Content-Length", str(len(body) - start))
         if start:
             self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")

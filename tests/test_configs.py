@@ -65,7 +65,7 @@ def fields(cls: type) -> set[str]:
 
 OF_PAGE = {
     "model": lambda name: models.architecture(ARCHITECTURES[name], name).Options,
-    "data": lambda name: data.set_module(name).Options,
+    "data": data.set_options,
     "schedule": lambda name: SCHEDULES[name].Options,
     **{group: classes.__getitem__ for group, classes in nodes.NAMED.items()},
 }

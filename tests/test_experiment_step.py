@@ -74,7 +74,7 @@ def _generated(name):
 
 def _there(node, name):
     """The set's options on this command line, of those that it has."""
-    options = {f.name for f in dataclasses.fields(data.set_module(name).Options)}
+    options = {f.name for f in dataclasses.fields(data.set_options(name))}
     return [o for o in node if not o.startswith("data.") or o.split("=")[0].split(".")[1] in options]
 
 

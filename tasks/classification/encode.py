@@ -25,6 +25,7 @@ from tasks.data.cache import copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.pieces import fitted, learn_pieces, opened
 from tasks.data.ragged import Ragged, TokenLines, open_tokens, write_tokens
+from tasks.data.read import formats
 from tasks.data.read.own import setting
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
@@ -150,11 +151,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 encode, encode_test = encoders(_training, _testing, open_encoded)
-
-
-def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy the parts of an encoding that a finished model needs: vocabulary, vectors, options and classes, no texts."""
-    keep(folder, to, (DICT, VECTORS, PIECES))
+keep_encoding = partial(keep, names=(DICT, VECTORS, PIECES))
 
 
 def shortfalls(options: Encode, encoded: Encoded) -> list[str]:
@@ -179,12 +176,8 @@ def _stamp(vectors: str | None) -> Any:
     """Identify a vector file by its size and the hash of its first megabyte, without reading gigabytes."""
     if vectors in (None, COUNTED):
         return vectors
-    path = Path(vectors)
-    if not path.is_file():
-        step = f"correct encode.vectors; null for random vectors, {COUNTED} for vectors from the training texts"
-        raise DataError(f"the file of word vectors {path.name} is missing", str(path), step)
-    with open(path, "rb") as stream:
-        return [path.stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
+    with formats.opened(Path(vectors), unpack=False) as stream:
+        return [Path(vectors).stat().st_size, hashlib.sha256(stream.read(1 << 20)).hexdigest()]
 
 
 def _build(data: DataSet, options: Encode, progress: Progress, folder: Path) -> dict[str, Any]:

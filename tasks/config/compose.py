@@ -216,7 +216,7 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
         if of_data := data.problems(given["data"], family.KIND):
             found += of_data
         else:
-            options = data.set_module(given["data"]["name"]).Options
+            options = data.set_options(given["data"]["name"])
             _take(config, found, "data", _rest, given["data"], options, "data", ("name",))
     try:
         plugins.load(config.get("top", {}).get("plugins", ()))

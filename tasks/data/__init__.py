@@ -7,7 +7,18 @@ A data set consists of a loader in `tasks/data/sets`, a manifest in `data/manife
 `configs/data`.
 """
 
-from tasks.data.access import fetch, fetch_vectors, is_own, open_data, problems, set_module, set_names, show, verify
+from tasks.data.access import (
+    fetch,
+    fetch_vectors,
+    is_own,
+    open_data,
+    problems,
+    set_module,
+    set_names,
+    set_options,
+    show,
+    verify,
+)
 from tasks.data.dataset import SPLITS, DataSet, Splits, content_sha256
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.manifests import load_manifest, manifest_names

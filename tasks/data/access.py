@@ -9,9 +9,10 @@ import os
 import re
 import shlex
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from repro.errors import ConfigError, near
 from repro.options import read as read_options
@@ -22,12 +23,12 @@ from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import check_folder, publish_file, sha256_of
 from tasks.data.manifests import load_manifest, manifest_names
+from tasks.data.options import options_of
 from tasks.data.progress import NullProgress, Progress
 from tasks.data.read.formats import counting
 from tasks.data.records import KINDS
 
 GUIDE = "see docs/extending.md"
-Given = Mapping[str, Any] | None
 
 
 def set_names(kind: str | None = None) -> list[str]:
@@ -44,14 +45,17 @@ def set_module(name: str) -> Loader:
         why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
         raise ConfigError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
     path = f"tasks.data.sets.{manifest.get('loader', name)}"
-    module = importlib.import_module(path) if importlib.util.find_spec(path) else None
-    sets = getattr(module, "SETS", {})
+    sets = getattr(importlib.import_module(path), "SETS", {}) if importlib.util.find_spec(path) else {}
     loader = sets.get(name) or sets.get(manifest.get("holds"))
     if loader is None or loader.KIND not in KINDS:
-        file, sets = f"{path.replace('.', '/')}.py", f"SETS = {{{name!r}: Loader(KIND, Options, load)}}"
-        told = f"must have {sets}, where KIND is {' or '.join(KINDS)}; {GUIDE}"
-        raise ConfigError([f"data.name={name}: {file} {told}"])
+        file = f"{path.replace('.', '/')}.py must have SETS = {{{name!r}: Loader(KIND, load)}}"
+        raise ConfigError([f"data.name={name}: {file}, where KIND is {' or '.join(KINDS)}; {GUIDE}"])
     return loader
+
+
+def set_options(name: str) -> type:
+    """The class of the options of a data set. Raises the errors of `set_module`."""
+    return options_of(name, set_module(name))
 
 
 def is_own(node: Any) -> bool:
@@ -71,7 +75,7 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             reads = f"this task reads {KINDS.get(kind, kind)}: {', '.join(set_names(kind))}"
             return [f"data={node['name']} holds {KINDS[module.KIND]}; {reads}"]
-        read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+        read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
     except ConfigError as error:
         return error.problems
     return []
@@ -82,7 +86,7 @@ def chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
     if wrong := problems(node):
         raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
     module = set_module(node["name"])
-    return module, read_options(module.Options, {k: v for k, v in node.items() if k != "name"}, "data")
+    return module, read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -162,67 +166,52 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
     return data
 
 
-def fetch(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
-    """Fetch a data set into the cache, read it once, and return a summary of its contents and its source.
+def look(
+    what: Literal["fetch", "show", "verify"],
+    name: str,
+    root: str | Path,
+    options: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> str:
+    """Read a data set once, without its fallback, and return a summary of its contents and its source.
 
-    `options` are those of the data set, e.g. `mirror` or `path`; those that are None are ignored. Raises the errors of
-    `open_data`.
+    Args:
+        what: fetch it into the cache; show its notes, its shortfalls and five of its test records too; or verify the files that are
+            here: neither the hub nor any web address is contacted, but missing apt and pip data are fetched.
+        options: those of the data set, e.g. `mirror` or `path`; those that are None are ignored.
+
+    Raises the errors of `open_data`, and DataError if a file to verify has changed since it was fetched.
     """
-    return _fetched(name, root, options, progress)[0]
-
-
-def show(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
-    """As `fetch`, with the notes and shortfalls of the data set and five of its test records."""
-    said, data, splits = _fetched(name, root, options, progress)
-    records = map(str, islice(splits.get("test", ()), 5))
-    return "\n  ".join([said, *data.notes, *data.shortfalls, *records])
-
-
-def _fetched(name: str, root: str | Path, options: Given, progress: Progress | None) -> tuple[str, DataSet, Splits]:
-    progress, root = progress or NullProgress(), Path(root)
-    node, place = _asked(name, root, options)
-    check_folder(root, write=True)
-    manifest = load_manifest(name)
+    progress, root, manifest = progress or NullProgress(), Path(root), load_manifest(name)
+    node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
+    if hasattr(chosen(node)[1], "fallback"):
+        node["fallback"] = None
+    place = node.get("path") or node.get("mirror") or root
+    check_folder(root, write=what != "verify")
     try:
-        if place == root:
-            sources.fetched(manifest, root, progress)
-        data = open_data(node, root, progress)
+        with nothing_fetched() if what == "verify" else contextlib.nullcontext():
+            if place == root and what == "verify":
+                sources.verify_fetched(manifest, root)
+            elif place == root:
+                sources.fetched(manifest, root, progress)
+            data = open_data(node, root, progress)
+            splits = data.read(progress)
     except DataUnavailable as error:  # the command that its next step names may be the one that is running
+        if what == "verify":
+            raise
         step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
         raise DataUnavailable(error.what, error.why, step) from error
-    splits = data.read(progress)
-    return _counted(name, data, splits, place), data, splits
-
-
-def verify(name: str, root: str | Path, options: Given = None, progress: Progress | None = None) -> str:
-    """Read a whole local data set, check it against its manifest, and return a summary that lists any shortfalls.
-
-    Neither the hub nor any web address is contacted, but missing apt and pip data are fetched. Raises the errors of
-    `open_data`, and DataError if a file has changed since it was fetched.
-    """
-    progress, root = progress or NullProgress(), Path(root)
-    node, place = _asked(name, root, options)
-    with nothing_fetched():
-        if place == root:
-            sources.verify_fetched(load_manifest(name), root)
-        data = open_data(node, root, progress)
-        splits = data.read(progress)
-    said = [_counted(name, data, splits, place)]
-    said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
-    return "\n  ".join([*said, *(f"short: {s}" for s in data.shortfalls)])
-
-
-def _asked(name: str, root: Path, options: Given) -> tuple[dict[str, Any], Any]:
-    """The `data` node of a data set requested by name, which gets no fallback, and the location of its files."""
-    node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
-    if hasattr(chosen(node)[0].Options, "fallback"):
-        node["fallback"] = None
-    return node, node.get("path") or node.get("mirror") or root
-
-
-def _counted(name: str, data: DataSet, splits: Splits, place: Any) -> str:
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
-    return f"{name}: {counts}; {data.provenance}; from {place}"
+    said = [f"{name}: {counts}; {data.provenance}; from {place}"]
+    if what == "show":
+        said += [*data.notes, *data.shortfalls, *map(str, islice(splits.get("test", ()), 5))]
+    if what == "verify":
+        said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
+        said += [f"short: {s}" for s in data.shortfalls]
+    return "\n  ".join(said)
+
+
+fetch, show, verify = (partial(look, what) for what in ("fetch", "show", "verify"))
 
 
 def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:

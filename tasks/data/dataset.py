@@ -9,17 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from repro.options import integer
-from tasks.config.files import defaults
+from tasks.data.options import Limits, different
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
-from tasks.data.records import Labelled, first, subset, texts_of
+from tasks.data.records import Example, Labelled, Pair, first, subset, texts_of
 
 SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
 Manifest = Mapping[str, Any]
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}
-MEMORISED = 0.01  # the footer warns if a larger share of a split's texts is also in train
+MEMORISED = 0.01  # the footer warns if a larger share of a split's texts is also in another
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
 
@@ -55,35 +54,21 @@ class DataSet:
     about: Mapping[str, Any] = field(default_factory=dict)
 
 
-@defaults("data/toy", "limits")
-class Limits:
-    """Maximum number of records per split (the first ones are kept); null means all."""
-
-    train: int | None = integer(low=1, optional=True, help="training records")
-    dev: int | None = integer(low=1, optional=True, help="dev records")
-    test: int | None = integer(low=1, optional=True, help="test records")
-
-    def of(self, split: str) -> int | None:
-        return getattr(self, split)
-
-
-@dataclass
-class Limited:
-    """Options of a data set with `limits`."""
-
-    limits: Limits
-
-
-@dataclass
+@dataclass(eq=False)
 class Loader:
     """How a data set is read; the dict `SETS` of a file in `tasks/data/sets` has one by the name of each set.
 
-    KIND: as in `tasks.data.records`. load: (manifest, options, root, progress) -> DataSet.
+    Attributes:
+        KIND: as in `tasks.data.records`.
+        load: (manifest, options, root, progress) -> DataSet.
+        own: option -> what it accepts, if `tasks.data.options.FIELDS` does not say it.
+        check: options -> problems of their combination.
     """
 
     KIND: str
-    Options: type
     load: Callable[..., DataSet]
+    own: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[Any], list[str]] = different
 
 
 def make(
@@ -117,13 +102,13 @@ def make(
             split: _readable(cut(records, limits.of(split)), f"{_SPLIT_WORDS[split]} {NOUNS[kind]}")
             for split, records in read(progress).items()
         }
-        if manifest.get("kind") == "own" and kind in ("pairs", "texts"):
-            texts = {s: [hash(r.source if kind == "pairs" else r.texts) for r in splits.get(s, ())] for s in SPLITS}
-            known = set(texts["train"])
-            for split in ("dev", "test"):  # count the texts (sources, in pairs) that are also in train
-                share = (n := sum(text in known for text in texts[split])) / max(len(texts[split]), 1)
-                warning = ". WARNING: its scores show what was memorised" if share >= MEMORISED else ""
-                count(f"of {len(texts[split]):,} {split} texts ({share:.1%}) are also in train{warning}", n)
+        if manifest.get("kind") == "own":
+            inputs = {s: _inputs(splits.get(s, ())) for s in SPLITS}
+            for split, other in (("dev", "train"), ("test", "train"), ("test", "dev")):
+                n, known = len(inputs[split]), set(inputs[other])
+                share = (same := sum(one in known for one in inputs[split])) / max(n, 1)
+                warning = ". WARNING: its scores are too good" if share >= MEMORISED else ""
+                count(f"of {n:,} {split} inputs ({share:.1%}) are also in {other}{warning}", same)
         classes = (about or {}).get("classes" if kind == "texts" else "labels", ())
         for split, records in splits.items() if manifest.get("kind") == "own" else ():
             if isinstance(records, Labelled):
@@ -148,6 +133,16 @@ def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:
     long = {i for i, record in enumerate(records) if any(map(too_long, texts_of(record)))}
     count(f"{what} left out: {TOO_LONG}", len(long))
     return subset(records, [i for i in range(len(records)) if i not in long]) if long else records
+
+
+def _inputs(records: Sequence[Any]) -> list[int]:
+    """A hash of what a model reads of each record."""
+    if isinstance(records, Labelled):
+        return [hash(row.tobytes()) for row in records.features]
+    return [
+        hash(r.source if isinstance(r, Pair) else r.texts if isinstance(r, Example) else (r.image, r.text))
+        for r in records
+    ]
 
 
 def _shortfalls(manifest: Manifest, noun: str, limits: Limits, counts: Mapping[str, int]) -> list[str]:

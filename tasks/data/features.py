@@ -59,11 +59,9 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
     net = resnet152(weights=None)
     if weights is not None:
         path = Path(weights)
-        if not path.is_file():
-            step = "give the path of a .pth file by --weights"
-            raise DataUnavailable("the weights of resnet152 are missing", str(path), step)
+        origin = sha256_of(path)[:16]
         try:
-            state, origin = torch.load(path, map_location="cpu", weights_only=True), sha256_of(path)[:16]
+            state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:  # truncated, not a checkpoint, or a checkpoint that contains code
             what = f"{path.name} is not a readable file of weights"
             raise DataError(what, f"{path}: {type(error).__name__}: {error}", "fetch the file again") from error

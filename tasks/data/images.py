@@ -9,7 +9,6 @@ import io
 import json
 import os
 import re
-import tarfile
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -42,7 +41,7 @@ def path_key(name: str) -> str | None:
 
 
 class Files:
-    """Images in folders, zip archives and tar archives, found by name.
+    """Images in folders and zip archives, found by name.
 
     Args:
         places: folders (searched recursively) or archives; if several contain a key, the first one is used.
@@ -54,13 +53,13 @@ class Files:
 
     def __init__(self, places: Sequence[Path], key: Callable[[str], str | None]) -> None:
         self._where: dict[str, tuple[Path, str, int]] = {}  # key -> place, name within the place, bytes
-        self._open: dict[Path, zipfile.ZipFile | tarfile.TarFile] = {}
+        self._open: dict[Path, zipfile.ZipFile] = {}
         for place in places:
             if place.is_dir():
                 files = sorted(p for p in place.rglob("*") if p.is_file())
                 listed = [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
             else:
-                listed = archives.listed(place)
+                listed = archives.zipped(place)
             for name, size in listed:
                 found = key(name)
                 if found is not None:
@@ -87,13 +86,8 @@ class Files:
             if place.is_dir():
                 return (place.parent / name).read_bytes()
             if place not in self._open:
-                self._open[place] = archives.open_archive(place)
-            archive = self._open[place]
-            if isinstance(archive, zipfile.ZipFile):
-                return archive.read(name)
-            member = archive.extractfile(name)
-            assert member is not None
-            return member.read()
+                self._open[place] = zipfile.ZipFile(place)
+            return self._open[place].read(name)
         except archives.BROKEN as error:
             raise DataError(f"{place}: {name}: {type(error).__name__}: {error}") from error
 
@@ -181,9 +175,7 @@ class ImageInput:
         if self.input == "none":
             return Blank(keys)
         if self.input == "features":
-            if self.store is None:
-                step = "set data.path=FOLDER; features are read from FOLDER/features"
-                raise DataUnavailable("no folder with features is set", "data.path is empty", step)
+            assert self.store is not None  # the sets without features have no such choice
             return features(self.store)
         if self.source is None:
             step = "download the images, or set data.input=none to learn from questions alone"

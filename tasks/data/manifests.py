@@ -8,15 +8,12 @@ differ), `shortfalls` (what is always missing), `stands_for`, `demo`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from repro.errors import near
-from repro.options import text
-from tasks.data.dataset import Limited
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import verify
 
@@ -36,23 +33,6 @@ def load_manifest(name: str) -> dict[str, Any]:
         what = f"unknown data set {name!r}{near(name, known)}"
         raise DataError(what, f"{FOLDER}: {', '.join(known)}", "choose one of these")
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-
-
-def mirror(more: str = "") -> Any:
-    """The `mirror` option of a data set."""
-    return local("folder of local copies, laid out as the manifest says" + more)
-
-
-def local(help: str) -> Any:
-    """An option whose value is a file or folder of a data set, or null."""
-    return text(optional=True, help=help)
-
-
-@dataclass
-class Mirrored(Limited):
-    """Options of a data set with `mirror` and `limits`."""
-
-    mirror: str | None = mirror()
 
 
 def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:

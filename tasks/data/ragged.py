@@ -3,7 +3,6 @@
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 
@@ -48,28 +47,20 @@ def write_tokens(
     Returns the share of unknown tokens. Ids and text are written as they arrive. Only `index` and two numbers per row
     are kept in memory.
     """
-    offsets, lines, missing = array("q", [0]), array("q", [0]), 0
-    with open(folder / f"{name}.ids.npy", "wb") as flat, open(folder / f"{name}.txt", "wb") as stream:
-        head = _npy_head(flat, 0)
+    offsets, lines, missing, raw = array("q", [0]), array("q", [0]), 0, folder / f"{name}.ids"
+    with open(raw, "wb") as flat, open(folder / f"{name}.txt", "wb") as stream:
         for row in rows:
             ids = array("i", [index.get(token, unknown) for token in row])
             flat.write(ids)
             missing += ids.count(unknown)
             offsets.append(offsets[-1] + len(row))
             lines.append(lines[-1] + stream.write((" ".join(row) + "\n").encode("utf-8", "replace")))
-        flat.seek(0)
-        if _npy_head(flat, offsets[-1]) != head:
-            raise AssertionError("numpy wrote a longer header for a longer array")
+    whole = np.memmap(raw, np.int32, "r") if offsets[-1] else np.empty(0, np.int32)
+    np.save(folder / f"{name}.ids.npy", whole)
+    raw.unlink()
     np.save(folder / f"{name}.offsets.npy", np.frombuffer(offsets, dtype=np.int64))
     np.save(folder / f"{name}.lines.npy", np.frombuffer(lines, dtype=np.int64))
     return missing / offsets[-1] if offsets[-1] else 0.0
-
-
-def _npy_head(stream: IO[bytes], length: int) -> int:
-    """Write the header of a file of `length` int32 values as np.save does; return the position of the first value."""
-    about = {"descr": "<i4", "fortran_order": False, "shape": (length,)}
-    np.lib.format.write_array_header_1_0(stream, about)
-    return stream.tell()
 
 
 def open_tokens(folder: Path, name: str) -> tuple[Ragged, TokenLines]:

@@ -61,11 +61,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 encode, encode_test = encoders(_training, _testing, open_encoded)
-
-
-def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy the data that a finished model needs: the names of its classes and the number of features."""
-    keep(folder, to)
+keep_encoding = keep
 
 
 def _build(data: DataSet, wanted: Sequence[str], progress: Progress, folder: Path) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,14 @@ from typing import Any
 import numpy as np
 
 from repro.options import plain
-from tasks.data import DataError, DataSet, DataUnavailable, Progress, content_sha256
+from tasks.data import DataError, DataSet, Progress, content_sha256
 from tasks.data.cache import copy_files, keep, read_meta
 from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
 from tasks.data.images import Images, open_images
 from tasks.data.ragged import Ragged
 from tasks.data.read import vectors
+from tasks.data.read.formats import damaged, parse_json, read_text
 from tasks.data.records import Question
 from tasks.data.symbols import DICT, FIRST, PAD, UNK, read_dictionary, write_dictionary
 from tasks.encoding import Build, encoders, split_of
@@ -210,11 +211,7 @@ def open_encoded(folder: str | Path) -> Encoded:
 
 
 encode, encode_test = encoders(_training, _testing, open_encoded)
-
-
-def keep_encoding(folder: str | Path, to: str | Path) -> None:
-    """Copy the vocabularies and options, which a finished cell keeps to encode and answer further questions."""
-    keep(folder, to, VOCABULARY)
+keep_encoding = partial(keep, names=VOCABULARY)
 
 
 def shortfalls(options: Encode, spec: ImageSpec) -> list[str]:
@@ -247,27 +244,17 @@ def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tu
 def read_answers(path: Path) -> list[str]:
     """The answers in a JSON file: a list of texts, or the pair {answer: number}, {number: answer} of MCAN's answer_dict.json.
 
-    Raises:
-        DataUnavailable: the file does not exist.
-        DataError: it holds neither.
+    Raises DataError if it does not exist or holds neither.
     """
-    step = "set encode.answers=FILE, or null for the frequent answers of training"
-    if not path.is_file():
-        raise DataUnavailable("the list of answers is missing", str(path), step)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(found, list) and found and isinstance(found[0], dict):
-            numbers = found[0]
-            found = sorted(numbers, key=numbers.__getitem__)
-            if [numbers[answer] for answer in found] != list(range(len(found))):
-                raise ValueError(f"its numbers are not 0 to {len(found) - 1}")
-        if not isinstance(found, list) or not found or not all(isinstance(a, str) and a for a in found):
-            raise ValueError("it must be a list of texts, or MCAN's answer_dict.json")
-        if twice := [a for a, n in Counter(found).items() if n > 1]:
-            raise ValueError(f"{twice[0]!r} is in it twice")
-    except (ValueError, TypeError) as error:
-        raise DataError(f"{path.name} is no list of answers", f"{path}: {error}", step) from error
-    return found
+    found = parse_json(read_text(path), path)
+    if isinstance(found, list) and found and isinstance(found[0], dict):
+        by_number = {number: answer for answer, number in found[0].items()}
+        found = [by_number.get(number) for number in range(len(found[0]))]
+    texts = found if isinstance(found, list) and all(isinstance(answer, str) for answer in found) else []
+    if not all(texts) or not 0 < len(texts) == len(set(texts)):
+        step = "set encode.answers=FILE, or null for the frequent answers of training"
+        raise damaged(path, "it is no list of answers", "different texts, or MCAN's answer_dict.json", step=step)
+    return texts
 
 
 def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: Path, progress: Progress) -> Images:
@@ -280,11 +267,7 @@ def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Enco
     settings = plain(options)
     del settings["answers"]  # their content counts, see `encode`
     if options.vectors is not None:
-        path = Path(options.vectors)
-        if not path.is_file():
-            step = "set encode.vectors=FILE, or null for random vectors"
-            raise DataUnavailable("the word vectors are missing", str(path), step)
-        settings["vectors"] = sha256_of(path)
+        settings["vectors"] = sha256_of(Path(options.vectors))
     unreadable = sorted({q.image for questions in splits.values() for q in questions if q.image in images.bad})
     content = {split: content_sha256(questions) for split, questions in splits.items()}
     return fingerprint(RECIPE, content, images.sha256, unreadable, settings)

@@ -1,6 +1,7 @@
 """List, read and unpack untrusted zip and tar archives. Damage and names outside the target folder raise errors."""
 
 import lzma
+import re
 import struct
 import tarfile
 import zipfile
@@ -36,16 +37,12 @@ def reading_archive(path: Path) -> Iterator[None]:
         raise damaged(path, problem, "a whole zip or tar archive") from error
 
 
-def open_archive(path: Path) -> zipfile.ZipFile | tarfile.TarFile:
-    """Open a zip archive (recognised by its name) or a plain or compressed tar archive within `reading_archive`."""
-    return zipfile.ZipFile(path) if path.suffix in (".zip", ".whl") else tarfile.open(path)
-
-
-def tar_members(path: Path) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
-    """The members of a tar archive, in order, each with the open archive that it can be read from."""
+def tar_files(path: Path, wanted: re.Pattern) -> Iterator[tuple[re.Match, bytes]]:
+    """The files of a tar archive in whose names `wanted` is found, in order: that match, and their bytes."""
     with reading_archive(path), tarfile.open(path) as tar:
         for member in tar:
-            yield tar, member
+            if member.isfile() and (found := wanted.search(member.name)):
+                yield found, tar.extractfile(member).read()
         _to_the_end(tar)
 
 
@@ -55,19 +52,19 @@ def _to_the_end(tar: tarfile.TarFile) -> None:
         pass
 
 
-def listed(path: Path) -> list[tuple[str, int]]:
-    """(name, bytes) of each file in an archive."""
-    if path.suffix != ".zip":
-        return [(member.name, member.size) for _, member in tar_members(path) if member.isfile()]
+def zipped(path: Path) -> list[tuple[str, int]]:
+    """(name, bytes) of each file in a zip archive."""
     with reading_archive(path), zipfile.ZipFile(path) as archive:
         return [(m.filename, m.file_size) for m in archive.infolist() if not m.is_dir()]
 
 
 def unpack(path: Path, folder: Path) -> None:
-    """Extract an archive into `folder`, completely or not at all; nothing is written or linked outside of it."""
-    with reading_archive(path), publish_folder(folder) as temporary, open_archive(path) as archive:
-        if isinstance(archive, zipfile.ZipFile):
-            archive.extractall(temporary)  # verifies each member's CRC, and makes no links
+    """Extract an archive (zip, by its name, or tar) into `folder`, completely or not at all; nothing is written or linked outside."""
+    with reading_archive(path), publish_folder(folder) as temporary:
+        if path.suffix in (".zip", ".whl"):
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(temporary)  # verifies each member's CRC, and makes no links
         else:
-            archive.extractall(temporary, filter="data")
-            _to_the_end(archive)
+            with tarfile.open(path) as tar:
+                tar.extractall(temporary, filter="data")
+                _to_the_end(tar)

@@ -1,4 +1,4 @@
-"""Downloads from web addresses: resumed if the server allows it, verified, and moved into place only when complete.
+"""Downloads from web addresses: resumed if the file's sha256 is known, verified, and moved into place only when complete.
 
 This is our own code because pooch and huggingface_hub (2.4) restart an interrupted download from its first byte, and
 some of our files have 13 GB.
@@ -44,9 +44,8 @@ def download(
 ) -> Path:
     """Download `url` to `path` unless a verified copy exists.
 
-    If the connection breaks, the received data are kept as `path`.part, with the server's version of the file (ETag)
-    next to it, and the next call requests the rest of that version (Range, If-Range). If there is neither a version nor
-    a sha256 to verify the whole file, the download starts again. A file that is complete but wrong is deleted.
+    If the connection breaks, the received data are kept as `path`.part. With a sha256 to verify the whole file, the next call
+    requests the rest (Range), otherwise it starts again. A file that is complete but wrong is deleted.
 
     Args:
         sha256, size: expected hash and size in bytes; if unknown, the size is taken from the server's response, and the
@@ -68,11 +67,12 @@ def download(
             raise DataUnavailable(f"{what} was not fetched", str(path), f"python scripts/data.py fetch {name}".rstrip())
         part = path.with_name(path.name + ".part")
         try:
-            request = _rest_of(url, part, sha256, secret or {})
-            expected = _receive(request, part, progress, size, timeout)
+            if sha256 is None:
+                part.unlink(missing_ok=True)
+            expected = _receive(url, secret or {}, part, progress, size, timeout)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             have = part.stat().st_size if part.exists() else 0
-            step = f"check the network and run the same command again ({have:,} bytes are kept and will be resumed)"
+            step = f"check the network and run the same command again ({have:,} bytes are here)"
             why = str(getattr(error, "reason", error)) or type(error).__name__
             if isinstance(error, urllib.error.HTTPError):
                 step, why = _ANSWERS.get(error.code, step), f"HTTP {error.code} {why}"
@@ -81,11 +81,9 @@ def download(
         if expected is not None and found != expected:
             problem = f"expected {expected:,} bytes, got {found:,}"
             if found < expected:
-                step = "run the same command again; it resumes where this one stopped"
-                raise DataError(f"{what} is truncated", f"{url}: {problem}", step)
+                raise DataError(f"{what} is truncated", f"{url}: {problem}", "run the same command again")
         elif sha256 is not None and (digest := sha256_of(part)) != sha256:
             problem = f"expected sha256 {sha256}, got {digest}"
-        _version(part).unlink(missing_ok=True)
         if problem:
             part.unlink()
             step = "run the same command again; if it fails again, the file has changed at its source"
@@ -99,30 +97,15 @@ _GONE = "it has moved or was withdrawn: see `source` in its manifest (data/manif
 _ANSWERS = {401: _REFUSED, 403: _REFUSED, 404: _GONE, 410: _GONE}
 
 
-def _version(part: Path) -> Path:
-    """The file that stores the ETag (or date) of a partial download."""
-    return part.with_name(part.name + ".version")
-
-
-def _rest_of(url: str, part: Path, sha256: str | None, secret: Mapping[str, str]) -> urllib.request.Request:
-    """The request for the bytes that `part` lacks, or for the whole file if its version is unknown."""
-    have = part.stat().st_size if part.exists() else 0
-    version = _version(part).read_text(encoding="utf-8") if have and _version(part).exists() else None
-    request = urllib.request.Request(url)
-    if have and (version or sha256):
+def _receive(
+    url: str, secret: Mapping[str, str], part: Path, progress: Progress, size: int | None, timeout: float
+) -> int | None:
+    """Append the data that `part` lacks; return the expected size of the whole file."""
+    have, request = part.stat().st_size if part.exists() else 0, urllib.request.Request(url)
+    if have:
         request.add_header("Range", f"bytes={have}-")
-        if version:
-            request.add_header("If-Range", version)
     for key, value in secret.items():
         request.add_unredirected_header(key, value)
-    return request
-
-
-def _receive(
-    request: urllib.request.Request, part: Path, progress: Progress, size: int | None, timeout: float
-) -> int | None:
-    """Append the data that the server sends to `part`; return the expected size of the whole file."""
-    have = part.stat().st_size if part.exists() else 0
     try:
         response = urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
@@ -135,16 +118,9 @@ def _receive(
             raise urllib.error.URLError(f"requested data from byte {have}, got {response.headers['Content-Range']}")
         length = response.headers.get("Content-Length")
         total = None if length is None else int(length) + (have if resumed else 0)
-        tag = response.headers.get("ETag")
-        said = tag if tag and not tag.startswith("W/") else response.headers.get("Last-Modified")
         mode = "ab" if resumed else "wb"
         with writing_to(part.parent), open(part, mode) as stream, progress.bar(total, f"fetching {part.stem}") as bar:
-            if resumed:
-                bar.advance(have)
-            elif said:
-                _version(part).write_text(said, encoding="utf-8")
-            else:
-                _version(part).unlink(missing_ok=True)
+            bar.advance(have if resumed else 0)
             while block := response.read(1 << 16):
                 stream.write(block)
                 bar.advance(len(block))

@@ -60,6 +60,18 @@ def found(manifest: Mapping[str, Any], root: Path) -> Path | None:
     return folder if places and there else None
 
 
+def located(manifest: Mapping[str, Any], path: str | None, root: Path) -> Path:
+    """The folder `data.path`, or else that of `fetched`. Raises DataUnavailable if it is missing."""
+    if path is None and (folder := root / manifest["name"]).is_dir():
+        return folder
+    if path is None:
+        raise DataUnavailable(f"{manifest['name']} is not here", f"data.path is not set; {root}", manifest["get"])
+    if not Path(path).is_dir():
+        there = "is not a folder" if Path(path).exists() else "does not exist"
+        raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", manifest["get"])
+    return Path(path)
+
+
 def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path) -> str | None:
     """Why the data of a paper's table may differ from the original; None if they are covered by the manifest's sha256.
 
@@ -69,7 +81,7 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
     """
     if not manifest.get("tables") or manifest["kind"] not in ("mirror", "files", "http"):
         return None
-    ways, files = manifest.get("sources", ()), manifest.get("files", ())
+    files = manifest.get("files", ())
     if node.get("path") is not None:
         path, listed = Path(node["path"]), [*files, *_entries(manifest)]
         known = path.is_file() and sha256_of(path) in {entry.get("sha256") for entry in listed}
@@ -77,9 +89,8 @@ def unverified(manifest: Mapping[str, Any], node: Mapping[str, Any], root: Path)
         known = all("sha256" in entry for entry in files)
     elif found(manifest, root) is not None:
         known = all("sha256" in entry for entry in _entries(manifest))
-    else:
-        known = bool(ways) and "hub" not in [way["kind"] for way in ways]
-        known = known and all("sha256" in entry for entry in _entries(manifest))
+    else:  # from the hub
+        known = False
     return None if known else f"content not verified: {manifest['name']} is known by its size only"
 
 

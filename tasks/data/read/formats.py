@@ -17,7 +17,6 @@ import io
 import json
 import lzma
 import re
-import shlex
 import stat
 import sys
 import zlib
@@ -25,10 +24,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from repro.errors import short
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.read.splits import HAN, SOUTHEAST
 
@@ -54,7 +54,6 @@ _MARKS = {codecs.BOM_UTF32_LE: "UTF-32", codecs.BOM_UTF32_BE: "UTF-32"}
 _MARKS |= {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 _LONG_WORD = re.compile(rf"[^\s{HAN}{SOUTHEAST}]{{{LONGEST_WORD + 1}}}")
 _CELL = re.compile(r'"(?:[^"]|"")*"')
-_SEPARATOR = re.compile(r"^sep=(.)\s*$", re.I)
 _counts: ContextVar[Counter[str] | None] = ContextVar("counts", default=None)
 
 
@@ -132,40 +131,12 @@ def decode(raw: bytes, path: Path, *, line: int = 1, byte: int = 0, encoding: st
     try:
         text = raw.decode(encoding)
         at, problem = raw.find(b"\0"), "NUL, which no text has"
-        step = "remove it: tr -d '\\\\000'"
-        if 3 * raw.count(b"\0") > len(raw):
-            step = f"it may be UTF-16 without its mark: {_iconv(('UTF-16BE', 'UTF-16LE')[at % 2], path)}"
     except UnicodeDecodeError as error:
-        at = error.start
-        column = len(raw[raw.rfind(b"\n", 0, at) + 1 : at].decode(errors="replace")) + 1
-        problem = f"0x{raw[at]:02X} is not UTF-8 (column {column:,})"
-        step = f"convert it to UTF-8: {_conversion(raw, path)}"
+        at, problem = error.start, f"0x{raw[error.start]:02X} is not UTF-8"
     if at < 0:
         return text
-    raise damaged(path, problem, "UTF-8 text", line=line + raw.count(b"\n", 0, at), byte=byte + at, step=step)
-
-
-def _conversion(raw: bytes, path: Path) -> str:
-    """The command that converts a file to UTF-8; `raw` has bytes that are not UTF-8."""
-    from charset_normalizer import from_bytes
-
-    with suppress(DataError), opened(path) as stream:
-        raw = stream.read(1 << 17) + raw
-    rest = raw.decode(errors="ignore")
-    if len(rest.encode()) - len(rest) > len(raw) - len(
-        rest.encode()
-    ):  # more bytes of letters beyond ASCII than damaged ones
-        return f"{_iconv('UTF-8', path).replace('iconv', 'iconv -c', 1)}, which leaves out what is damaged; the rest is UTF-8"
-    found = from_bytes(raw)
-    best = [m for m in found if m.encoding == "cp1252" and m.coherence > found[0].coherence - 0.05] or [*found]
-    name = best[0].encoding.upper().replace("_", "-") if best else "CP1252"  # Western, if others seem equally likely
-    return f"{_iconv(name, path)}, if it is {name}"
-
-
-def _iconv(name: str, path: Path) -> str:
-    if not path.is_file():  # standard input, or a member of an archive
-        return f"iconv -f {name} -t UTF-8 < INPUT"
-    return f"iconv -f {name} -t UTF-8 {shlex.quote(str(path))} > {shlex.quote(f'utf8_{path.name}')}"
+    line += raw.count(b"\n", 0, at)
+    raise damaged(path, problem, "UTF-8 text", line=line, byte=byte + at, step="save it again, as UTF-8")
 
 
 def read_text(path: Path, encoding: str = "utf-8") -> str:
@@ -195,7 +166,7 @@ def lines_of(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
         text = text.removesuffix("\n").removesuffix("\r")
         yield number, text
     if number == 1 and "\r" in text:
-        step = "convert it: tr '\\r' '\\n'"
+        step = "save it again, as UTF-8 with the line ends of Unix or Windows"
         raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)
 
 
@@ -220,21 +191,15 @@ def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: 
     """Check that a JSON value is an object with these fields and types, and return it."""
     wanted = f"an object with {', '.join(fields)}" if fields else "an object"
     if not isinstance(entry, dict):
-        step = "rename the file to .json, if it is one list" if isinstance(entry, list) and line == 1 else AGAIN
-        raise damaged(path, f"{where}{_short(entry)} is not an object", wanted, line=line, step=step)
+        raise damaged(path, f"{where}{short(entry)} is not an object", wanted, line=line)
     if missing := [name for name in fields if name not in entry]:
         raise damaged(path, f"{where}has no {', '.join(missing)}", wanted, line=line)
     for name, kind in fields.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
         if not isinstance(entry[name], kind) or (isinstance(entry[name], bool) and bool not in kinds):
             expected = " or ".join(k.__name__ for k in kinds).replace("NoneType", "null")
-            raise damaged(path, f"{where}{name} is {_short(entry[name])}", expected, line=line)
+            raise damaged(path, f"{where}{name} is {short(entry[name])}", expected, line=line)
     return entry
-
-
-def _short(value: Any) -> str:
-    text = ascii(value)
-    return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:
@@ -246,17 +211,17 @@ def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:
         if len(text) > LONGEST_TEXT:
             count(f"lines of {path.name} left out: more than {LONGEST_TEXT:,} characters")
         else:
-            yield number, check_fields(parse_json(text, path, number), fields, path, line=number)
+            entry = parse_json(text, path, number, f"write each record as one line, as in .jsonl; or {AGAIN}")
+            yield number, check_fields(entry, fields, path, line=number)
 
 
 def dialect(path: Path, delimiter: str) -> dict[str, Any]:
     """The options of the csv module that fit the first 50 rows of a table best: the usual `delimiter`, or , ; tab | instead.
 
-    Where tabs are usual, a cell is the text between two tabs. Raises DataError if all column names are in quotes.
+    Cells between tabs are in quotes if all that contain quotes are, and some contain doubled ones. Raises DataError if all column
+    names are in quotes without this sign.
     """
     lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
-    if named := _SEPARATOR.fullmatch(lines[0]):
-        return {"delimiter": named[1]}
     best, most = delimiter, 1
     for one in dict.fromkeys([delimiter, *",;\t|"]):
         quoting = csv.QUOTE_NONE if one == delimiter == "\t" else csv.QUOTE_MINIMAL
@@ -265,17 +230,16 @@ def dialect(path: Path, delimiter: str) -> dict[str, Any]:
             sizes += [len(row) for row in csv.reader(lines, delimiter=one, quoting=quoting) if row]
         if sizes and sizes[0] > most and sizes.count(sizes[0]) >= 0.9 * len(sizes):
             best, most = one, sizes[0]
-    plain = best == delimiter == "\t" and not _quoted(path)
-    if plain and all(map(_CELL.fullmatch, lines[0].rstrip("\n").split("\t"))):
-        step = "save it as .csv, where cells may be in quotes"
-        raise damaged(path, "its cells are in quotes", "cells without quotes between tabs", line=1, step=step)
-    return {"delimiter": best, "quoting": csv.QUOTE_NONE if plain else csv.QUOTE_MINIMAL}
-
-
-def _quoted(path: Path) -> bool:
-    """Whether cells between tabs are quoted as in a csv file: all that contain quotes are, and some contain doubled ones."""
-    cells = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
-    return any('""' in cell[1:-1] for cell in cells) and all(map(_CELL.fullmatch, cells))
+            if one == "\t":  # which few texts contain
+                break
+    quoted = True
+    if best == delimiter == "\t":
+        found = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
+        quoted = any('""' in cell[1:-1] for cell in found) and all(map(_CELL.fullmatch, found))
+        if not quoted and all(map(_CELL.fullmatch, lines[0].rstrip("\n").split("\t"))):
+            step = "save it as .csv, where cells may be in quotes"
+            raise damaged(path, "its cells are in quotes", "cells without quotes between tabs", line=1, step=step)
+    return {"delimiter": best, "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE}
 
 
 def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tuple[int, dict[str, str]]]:
@@ -286,38 +250,39 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
             header).
         dialect: options of the csv module.
     """
-    csv.field_size_limit(min(LONGEST_TEXT, sys.maxsize))
-    lines = (f"{text}\n" for _, text in numbered(path))
-    first = [_SEPARATOR.sub("\n", line) for line in islice(lines, 1)]  # Excel's line that names the delimiter
-    reader = csv.reader(chain(first, lines), strict=True, **dialect)
-    expected, last = f"columns {', '.join(columns)}" if columns else "a table", 0
+    rows = cells(path, **dialect)
+    line, head = next(rows)
+    expected = f"columns {', '.join(columns)}" if columns else "a table"
+    if missing := [name for name in columns if name not in head]:
+        held = f"the header line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
+        raise damaged(path, held, expected, line=line)
+    if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
+        said = f"the header line has the column {', '.join(twice)[:200]} twice"
+        raise damaged(path, said, "different columns", line=line)
+    needed, last = max(map(head.index, columns), default=len(head) - 1) + 1, line
+    for last, row in rows:
+        if not needed <= len(row) <= len(head):
+            raise damaged(path, f"{len(row)} cells", f"{len(head)} cells, as in the header line", line=last)
+        yield last, dict(zip(head, row))
+    if last == line:
+        raise damaged(path, "only a header line", f"rows of {expected}")
+
+
+def cells(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row of a table, the header line included, each with the number of its last line."""
+    csv.field_size_limit(sys.maxsize if dialect.get("quoting") == csv.QUOTE_NONE else LONGEST_TEXT)
+    reader = csv.reader((f"{text}\n" for _, text in numbered(path)), strict=True, **dialect)
+    last, recent = 0, deque[list[str]](maxlen=100)
     try:
-        head, empty = next(filter(None, reader)), True
-        if missing := [name for name in columns if name not in head]:
-            held = f"the header line has no column {', '.join(missing)}; it has {', '.join(head)[:200]}"
-            raise damaged(path, held, expected, line=1)
-        if twice := [name for name, times in Counter(head).items() if times > 1 and name]:
-            said = f"the header line has the column {', '.join(twice)[:200]} twice"
-            raise damaged(path, said, "different columns", line=1)
-        needed = max(map(head.index, columns), default=len(head) - 1) + 1
-        last, recent = reader.line_num, deque[list[str]](maxlen=100)
-        for cells in reader:
+        for row in reader:
             first, last = last + 1, reader.line_num
-            if not cells:
+            if len(row) < 2 and not "".join(row).strip():
                 continue  # blank lines are skipped
-            if last > first and (n := _swallowed(cells, recent, dialect)):
+            if last > first and (n := _swallowed(row, recent, dialect)):
                 said = f"a cell holds {n:,} lines that look like rows: a quote is not closed"
-                raise damaged(path, said, expected, line=first, step=_unquote(first, last))
-            recent.append(cells)
-            if not needed <= len(cells) <= len(head):
-                n, line, expected = len(cells), reader.line_num, f"{len(head)} cells, as in the header line"
-                raise damaged(path, f"{n} cells", expected, line=line)
-            yield reader.line_num, dict(zip(head, cells))
-            empty = False
-        if empty:
-            raise damaged(path, "only a header line", f"rows of {expected}")
-    except StopIteration:
-        raise damaged(path, "no header line", expected, line=1) from None
+                raise damaged(path, said, "rows of a table", line=first, step=_unquote(first, last))
+            recent.append(row)
+            yield last, row
     except csv.Error as error:
         line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
         if "field limit" in str(error):
@@ -326,7 +291,7 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
         elif line - last > 1:
             step, line = _unquote(last + 1, last + 1 if "end of data" in str(error) else line), last + 1
             problem = f"a quote is not closed ({error})"
-        raise damaged(path, problem, expected, line=line, step=step) from error
+        raise damaged(path, problem, "rows of a table", line=line, step=step) from error
 
 
 def _swallowed(cells: Sequence[str], rows: Iterable[Sequence[str]], dialect: Mapping[str, Any]) -> int:

@@ -14,9 +14,8 @@ from typing import Any
 
 from repro.errors import near
 from tasks.data.errors import DataError
-from tasks.data.read import own
-from tasks.data.read.formats import damaged, numbered
-from tasks.data.read.labelled import AS_LISTS, is_list, joined
+from tasks.data.read import formats, own
+from tasks.data.read.labelled import is_list, joined
 from tasks.data.read.own import setting
 from tasks.data.records import clean
 
@@ -40,7 +39,6 @@ NUMBER = re.compile(r"[-+]?\d+(?:[.,]\d+)?(?:e[-+]?\d+)?", re.I)
 MOST_CLASSES, LONGEST_CLASS = 100, 40
 ROWS_OF_A_CLASS = 4  # a class column has at least this many rows per value, on average
 NOT_TEXT = (".ids", ".idx")  # files next to the texts of a corpus; not Indonesian
-OF_FEATURES = (".arff", ".svmlight", ".svm")
 
 
 @dataclass(frozen=True)
@@ -107,9 +105,6 @@ def guess(path: str | None, options: Mapping[str, Any], wanted: str | None = Non
         wanted = "files"
     if wanted is None and options.keys() & {"text", "label", "classes", "drop"}:
         wanted = "table"
-    if path and own.ending(Path(path)) in OF_FEATURES:
-        arguments = f"task=multilabel data=features {setting(path=path)} 'data.label=[NAME,NAME]'"
-        raise _other(Path(path), "features with labels", arguments)
     if path and wanted != "table" and not Path(path).is_file() and (decided := _line_files(Path(path), options)):
         return decided
     files = own.find(path, own.FILES, own.NO_DEV)
@@ -134,8 +129,7 @@ def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
     for file in (folder if folder.is_dir() else folder.parent).glob("*"):
         end = own.ending(file)
         if end not in NOT_TEXT and (end[1:] in sides or end.lower()[1:3] in LANGUAGES) and (end,) not in own.FILES:
-            stem = file.name.removesuffix(own.packing(file)).removesuffix(end)
-            there.setdefault(stem, set()).add(end[1:])
+            there.setdefault(own.stem(file), set()).add(end[1:])
     paired = [stem for stem, ends in there.items() if len(ends) > 1]
     stem = folder.name if not folder.is_dir() else paired[0] if len(paired) == 1 else "train"
     if stem not in paired:
@@ -155,36 +149,32 @@ def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
 def _columns(file: Path, settings: Mapping[str, Any]) -> tuple[list[Column], bool]:
     """The columns of a file, and whether the file names them."""
     form = own.dialect(file)
-    ending = ".tsv" if form.get("quoting") else ".csv" if form else ""  # a tsv file with quotes is like a csv file
-    if ending == ".tsv":
-        lines = [(n, [clean(cell) for cell in line.split("\t")]) for n, line in numbered(file) if line.strip()]
-        (_, names), *rest = lines
-        for n, cells in rest:
-            if len(cells) != len(names):
-                found = f"{len(cells)} columns, but {len(names)} in the first line"
-                raise damaged(file, found, "the same columns in every line", line=n, step=own.STEP)
-        rows = [cells for _, cells in rest]
-    else:
+    if not form:
         records = [row for *_, row in own.objects(file, {})]
         names = list(dict.fromkeys(name for row in records for name in row))
         nested = {k for k in names if not all(isinstance(row.get(k), own.SCALARS) for row in records)}
         rows = [["" if name in nested else own.cell(row.get(name)) for name in names] for row in records]
+        return [replace(c, nested=c.name in nested) for c in _made(names, rows)], True
+    (_, names), *rest = ((n, list(map(clean, cells))) for n, cells in formats.cells(file, **form))
+    for n, cells in rest:
+        if len(cells) != len(names):
+            found = f"{len(cells)} columns, but {len(names)} in the first line"
+            raise formats.damaged(file, found, "the same columns in every line", line=n, step=own.STEP)
+    rows, bare = [cells for _, cells in rest], own.ending(file) == ".tsv" and form["delimiter"] == "\t"
     columns = _made(names, rows)
-    if not ending:
-        return [replace(c, nested=c.name in nested) for c in columns], True
-    if _headed(columns, ending, settings):
+    if _headed(columns, bare, settings):
         return [c for c in columns if c.name], True
-    if ending == ".tsv":
-        return _made([f"column {i}" for i in range(1, len(names) + 1)], [names, *rows]), False
-    raise _headless(file, columns)
+    if not bare:
+        raise _headless(file, columns)
+    return _made([f"column {i}" for i in range(1, len(names) + 1)], [names, *rows]), False
 
 
 def _made(names: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Column]:
     return [Column(name, [row[i] for row in rows if row[i]], len(rows)) for i, name in enumerate(names)]
 
 
-def _headed(columns: Sequence[Column], ending: str, settings: Mapping[str, Any]) -> bool:
-    """Whether the first line of a csv or tsv file holds column names, not a record."""
+def _headed(columns: Sequence[Column], bare: bool, settings: Mapping[str, Any]) -> bool:
+    """Whether the first line of a file holds column names, not a record; if not `bare`, it has to hold names."""
     names = [c.name for c in columns]
     set_by_user = [value for key, value in settings.items() if key not in ("limits", "drop")]
     asked = {one for value in set_by_user for one in (value if isinstance(value, list) else [value])}
@@ -194,17 +184,14 @@ def _headed(columns: Sequence[Column], ending: str, settings: Mapping[str, Any])
     if any(NUMBER.fullmatch(c.name) or (c.kind == "class" and c.name in c.values) for c in columns):
         return False
     long = [len(name.split()) > 4 for name in names]
-    if ending == ".csv" or any(long):
-        return ending == ".csv" and not all(long)
+    if not bare or any(long):
+        return not bare and not all(long)
     several = len(names) > 2 and all(map(str.isidentifier, names))
     return several or any(c.kind in ("class", "number") for c in columns)
 
 
 def _headless(file: Path, columns: Sequence[Column]) -> DataError:
-    between = own.dialect(file)["delimiter"].replace("\t", "\\t")
-    kinds = ["label" if c.kind == "class" else "text" for c in columns]
-    names = [f"{k}{kinds[:i].count(k) + 1}" if kinds.count(k) > 1 else k for i, k in enumerate(kinds)]
-    step = f"add one that fits: {between.join(names)}"
+    step = "add a first line with the names of the columns, such as text and label"
     return _refused(file, "has no header line that names its columns", columns, step)
 
 
@@ -215,22 +202,10 @@ def _refused(file: Path, what: str, columns: Sequence[Column], step: str) -> Dat
     return DataError(f"{file.name} {what}", f"its columns: {', '.join(told)}", step)
 
 
-def _other(file: Path, what: str, arguments: str) -> DataError:
-    step = f"python scripts/train.py -m {arguments} mapping=softmax,sparsemax"
-    what = f"{file.name} seems to have {what}, which cannot be guessed"
-    return DataError(what, "docs/start/my_data.md has the options", step)
-
-
 def _decided(
     file: Path, columns: Sequence[Column], headed: bool, settings: Mapping[str, Any], wanted: str | None
 ) -> Guess:
     names = [c.name for c in columns]
-    if {"image", "question", "answer"} <= set(names):
-        arguments = f"task=vqa data=images {setting(path=str(file.parent), questions=file.name)}"
-        raise _other(file, "questions about images", arguments)
-    if wanted is None and len(columns) > 2 and not any(c.kind in ("text", "word") for c in columns):
-        arguments = f"task=multilabel data=features {setting(path=str(file))} 'data.label=[NAME,NAME]'"
-        raise _other(file, "features with labels", arguments)
     text = settings.get("text") or []
     asked = [("text", one) for one in ([text] if isinstance(text, str) else text)]
     asked += [(key, settings[key]) for key in ("label", "source", "target") if settings.get(key)]
@@ -241,15 +216,13 @@ def _decided(
             said = f"has no column {name!r}{near(name, names)}"
             raise _refused(file, said, columns, f"correct data.{key}, or leave it out")
     label = None if wanted == "files" else settings.get("label") or _label(file, columns, wanted)
-    tags = [c for c in columns if c.name.lower() in TAGS]
-    several = [c for c in tags if c.kind == "nested" or (c.kind == "word" and joined(c.values))]
-    if label is None and wanted is None and several:
-        some = next((c.name for c in columns if c.kind == "text"), "COLUMN")
-        if several[0].kind == "nested" and not several[0].nested:
-            raise _refused(file, f"has lists written as texts in the column {several[0].name}", columns, AS_LISTS)
-        sign = None if several[0].kind == "nested" else joined(several[0].values) or None
-        ways = setting(path=str(file), text=some, label=[several[0].name], separator=sign)
-        raise _other(file, "several labels for each text", f"task=multilabel data=features {ways}")
+    tags = [c for c in columns if c.name.lower() in TAGS and label is None]
+    other = {"questions about images": {"image", "question", "answer"} <= set(names)}
+    other["features with labels"] = len(columns) > 2 and not any(c.kind in ("text", "word") for c in columns)
+    other["several labels for each text"] = any(c.kind == "nested" or joined(c.values) for c in tags)
+    for what in [what for what, there in other.items() if there and wanted is None]:
+        step = "docs/start/my_data.md has the commands for such data"
+        raise _refused(file, f"seems to have {what}, which cannot be guessed", columns, step)
     free = [c for c in columns if c.name != label]
     texts = [c.name for c in free if c.kind == "text"]
     if not texts or (label is None and len(columns) == 2):  # in this case, single words are texts too
@@ -298,14 +271,9 @@ def _pairs(
         lang = settings.get(f"{key}_lang")
         sides.append(settings.get(key) or (lang if lang in names else None))
     rest, free = [name for name in texts if name not in sides], sides.count(None)
-    if len(rest) < free:
-        said = f"has {'only one column' if texts else 'no column'} of texts"
-        raise _refused(file, said, columns, "add a column with a second text or with a class")
-    if len(rest) > free > 0:
-        step = f"name two: {setting(source=rest[0], target=rest[1 - len(rest)])}"
-        if not headed:
-            step = "keep two columns"
-        said = f"has {len(rest)} columns of texts and no {'class' if headed else 'header line'}"
+    if len(rest) != free > 0:
+        step = "name them: data.source=COLUMN data.target=COLUMN" if headed else "keep two columns"
+        said = f"has {len(texts)} columns of texts instead of two, and no {'class' if headed else 'header line'}"
         raise _refused(file, said, columns, step)
     if free == 2 and rest[0].lower() in TARGETS and rest[1].lower() not in TARGETS:
         rest.reverse()

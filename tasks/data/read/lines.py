@@ -15,8 +15,6 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.records import Pair, View, clean
 
-_BLOCK = 1 << 24
-
 
 class FileLines(View):
     """The lines of a file as bytes, without "\\n", by number. The file is memory-mapped, or unpacked if compressed.
@@ -58,14 +56,9 @@ class Lines(FileLines):
 
     def __init__(self, path: Path) -> None:
         deque(formats.numbered(path), maxlen=0)
-        super().__init__(path, np.empty(0, dtype=np.int64))
-        raw, starts = self.content(), [np.zeros(1, dtype=np.int64)]
-        for start in range(0, len(raw), _BLOCK):
-            block = np.frombuffer(raw[start : start + _BLOCK], dtype=np.uint8)
-            starts.append(np.flatnonzero(block == ord("\n")) + start + 1)
-        if raw[-1:] != b"\n":
-            starts.append(np.array([len(raw)]))  # the last line has no line end
-        self.offsets = np.concatenate(starts)
+        with formats.opened(path) as stream:
+            lengths = np.fromiter(map(len, stream), dtype=np.int64)
+        super().__init__(path, np.concatenate([np.zeros(1, dtype=np.int64), lengths.cumsum()]))
 
     def record(self, i: int) -> str:
         return formats.decode(super().record(i), self.path, byte=int(self.offsets[i])).removesuffix("\r")
@@ -131,13 +124,3 @@ def line_pairs(
         progress.step(f"verifying {' and '.join(path.name for path in files)}")
         splits[split], hashes[split] = LinePairs(files[0], files[1:]), [sha256_of(path) for path in files]
     return splits, hashes
-
-
-def folder_of(path: str | None, get: str) -> Path:
-    """`data.path` as an existing folder; DataUnavailable, with `get` as the next step, if it is not set or missing."""
-    if path is None:
-        raise DataUnavailable("this set must be downloaded by hand", "data.path is not set", get)
-    if not Path(path).is_dir():
-        there = "is not a folder" if Path(path).exists() else "does not exist"
-        raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", get)
-    return Path(path)

@@ -1,16 +1,15 @@
 """Your own files: finding them, reading rows by column name, and splitting a single file by content.
 
 A path is either one table, or a folder with the table of each split: `train.csv`, `dev.csv` and `test.csv` (or only
-`test.csv`, to evaluate a model on it). Without dev, a tenth of train becomes dev. Files may be compressed. A tsv file has
-no quoting: a cell is the text between two tabs.
+`test.csv`, to evaluate a model on it). Without dev, a tenth of train becomes dev. Files may be compressed.
 """
 
-import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice, repeat
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +27,16 @@ from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
 
-RECIPE = 1  # increased when the same files would give different records or splits
-SPLIT_RECIPE = 2  # for a single file with non-ASCII texts, which an earlier rule split differently
+RECIPE = 3  # increased when the same files would give different records or splits
 WHOLE = ""  # key used instead of a split name: one file that is still to be split
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
-PART = re.compile(r"([^-]+)-(\d+)-of-(\d+)")  # as on the hub
-FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",), (".txt",))
-DELIMITERS = {".csv": ",", ".tsv": "\t", ".txt": ","}  # usual ones; Excel's "Unicode text" is .txt
+PART = re.compile(r"(train|dev|val\w*|test)-\d+-of-\d+\.(csv|jsonl?|parquet)")  # as on the hub
+FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",))
+DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
 STEP = "correct the file, or the options data.* that say how it is read"
-MEMORISED = "its scores show what was memorised"
-EQUAL = (("dev", "train", MEMORISED), ("test", "train", MEMORISED), ("test", "dev", "its scores chose the model"))
 SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
@@ -92,68 +88,36 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     by_split: dict[str, tuple[Path, ...]] = {}
     for split, stems in STEMS.items():
         there = [(layout, files) for stem in stems for layout in layouts if (files := _there(place, stem, layout))]
-        there = [one for one in there if one[0][0] != ".txt"] or there
         if len(there) > 1 or any(len(files) > len(layout) for layout, files in there):
             names = ", ".join(file.name for _, files in there for file in files)
             what = f"the folder {path} has several files for {split}"
             raise DataError(what, names, "keep one of them there")
         if there:
             by_split[split] = there[0][1]
-    if (error := _in_parts(place)) and (not by_split or PART.search(error.why)):
-        raise error
-    missing = [split for split in needed if split not in by_split]
+    files = sorted(file for depth in ("*", "*/*", "*/*/*") for file in place.glob(depth) if _shown(file, place))
+    if parts := [str(file.relative_to(place)) for file in files if PART.fullmatch(file.name)]:
+        step = (
+            "join those of each split into one file, such as train.parquet, with datasets.load_dataset and to_parquet"
+        )
+        raise DataError(f"{place} has files in parts", ", ".join(parts[:6]), step)
     used = {file for files in by_split.values() for file in files}
-    others = sorted(file for file in place.iterdir() if file not in used and _shown(file, place))
-    ends = {end for one in layouts for end in one} - {".txt"}
-    if "dev" not in by_split and any(ending(p) in ends for p in others):
+    others = [file for file in files if file.parent == place and file not in used]
+    missing = [split for split in needed if split not in by_split]
+    if "dev" not in by_split and {ending(file) for file in others} & {end for layout in layouts for end in layout}:
         missing = [split for split in SPLITS if split not in by_split]  # dev may have another name
-    if not by_split:  # the only pair such as x.en and x.fr
-        stems = {p.name.removesuffix(packing(p)).removesuffix(ending(p)) for p in place.iterdir()}
-        pairs = [files for stem in stems for one in layouts if len(one) == 2 and (files := _there(place, stem, one))]
-        if len(pairs) == 1 and len(pairs[0]) == 2:
-            return {WHOLE: pairs[0]}
+    pairs = [_there(place, name, layout) for name in {*map(stem, others)} for layout in layouts if len(layout) == 2]
+    if not by_split and [*map(len, filter(None, pairs))] == [2]:  # the only pair such as x.en and x.fr
+        return {WHOLE: next(filter(None, pairs))}
     if missing and set(by_split) != {"test"}:
-        names = {s: [" and ".join(stem + end for end in one) for stem in STEMS[s] for one in layouts] for s in missing}
+        names = {s: [" and ".join(name + end for end in one) for name in STEMS[s] for one in layouts] for s in missing}
         looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
-        there = sorted(file.name for file in place.iterdir() if not file.name.startswith("."))
-        held = ", ".join(there[:12]) or "nothing"
+        held = ", ".join(str(file.relative_to(place)) for file in files[:12]) or "nothing"
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
-        step = "use one of these names; or set data.path to one file, which is split by content"
+        step = "use one of these names; or set data.path to a folder that has them, or to one file, which is split by content"
         raise DataUnavailable(what, where, step)
     unread = [file.name for file in others if not re.match(r"(?i)readme|licen[cs]e|citation", file.name)]
     count(f"files of {place.name} are not read: {', '.join(unread[:6])}{', ...' if unread[6:] else ''}", len(unread))
     return by_split
-
-
-def _in_parts(place: Path) -> DataError | None:
-    """The error for a folder of the hub, with files such as data/train-00000-of-00002.parquet or en/train/0000.parquet.
-
-    It says that the parts must be joined, or names the folder to set. None if there are no such files.
-    """
-    found: dict[Path, dict[str, list[Path]]] = {}  # folder -> split, as its files name it -> its parts
-    known = {name for names in STEMS.values() for name in names}
-    for file in sorted(file for depth in ("*", "*/*", "*/*/*") for file in place.glob(depth)):
-        folder, split, part = file.parent, file.stem, PART.fullmatch(file.stem)
-        if part:
-            split = part[1]
-        elif folder.name in known and file.stem.isdigit():
-            folder, split = folder.parent, folder.name
-        elif folder == place:  # a whole file, which has its place
-            continue
-        if (file.suffix,) in FILES and file.suffix != ".tsv" and split in known and _shown(file, place):
-            found.setdefault(folder, {}).setdefault(split, []).append(file)
-    if not found:
-        return None
-    folder, splits = next(iter(found.items()))
-    files = [file for parts in splits.values() for file in parts]
-    names = ", ".join(str(file.relative_to(place)) for file in files[:6])
-    if len(found) > 1 or all(file.stem in known for file in files):
-        step = " or ".join(f"data.path={shlex.quote(str(one))}" for one in [*found][:6])
-        return DataError(f"{place} has its files in other folders", names, f"name one: {step}")
-    step = (
-        "join the parts of each split into one file, such as train.parquet, with datasets.load_dataset and to_parquet"
-    )
-    return DataError(f"{place} has files in parts", names, step)
 
 
 def _shown(file: Path, place: Path) -> bool:
@@ -176,6 +140,11 @@ def packing(path: Path) -> str:
 def ending(path: Path) -> str:
     """The ending of a file name, without that of its compression."""
     return Path(path.stem).suffix if packing(path) else path.suffix
+
+
+def stem(path: Path) -> str:
+    """A file name without its `ending` and that of its compression."""
+    return path.name.removesuffix(packing(path)).removesuffix(ending(path))
 
 
 def dialect(path: Path) -> dict[str, Any]:
@@ -203,26 +172,15 @@ def objects(path: Path, columns: Mapping[str, tuple[type, ...]]) -> Iterator[tup
 
 def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     """Line, place and content of each record of a file that is not a csv or tsv file."""
-    if ending(path) == ".jsonl" or (ending(path) == ".json" and _is_lines(path)):
-        yield from ((line, "", entry) for line, entry in json_lines(path, {}))
-    elif ending(path) == ".json":
-        step = f"save its records as .jsonl; or {formats.AGAIN}"
-        loaded = formats.parse_json(formats.read_text(path), path, step=step)
-        if not isinstance(loaded, list) or not loaded:
-            step = "save its records as a list of objects, or as .jsonl with one object in each line"
-            raise damaged(path, "its top level is not a list", "a list of objects", step=step)
-        yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
-    else:
+    if ending(path) == ".parquet":
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
-
-
-def _is_lines(path: Path) -> bool:
-    """Whether a .json file has an object in each line: its first line is one, and another one follows."""
-    first = [text for _, text in islice(((n, text) for n, text in numbered(path) if text.strip()), 2)]
-    try:
-        return isinstance(json.loads(first[0]), dict) and first[1:] != [] and first[1].lstrip().startswith("{")
-    except (ValueError, RecursionError):
-        return False
+    elif next(text for _, text in numbered(path) if text.strip()).lstrip()[0] != "[":
+        yield from ((line, "", entry) for line, entry in json_lines(path, {}))
+    else:
+        loaded = formats.parse_json(formats.read_text(path), path)
+        if not loaded:
+            raise damaged(path, "its list is empty", "objects")
+        yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(loaded, 1))
 
 
 def _arrow(path: Path) -> Iterator[dict[str, Any]]:
@@ -272,16 +230,9 @@ def filled(rows: Iterator[Row], texts: slice) -> Iterator[Row]:
             count(f"rows of {row.path.name} left out: a blank text")
 
 
-def sources(files: Files, *read: Any, texts: Sequence[str] = ()) -> dict[str, Any]:
-    """Map each split to its source, in the form that `tasks.data.dataset.make` accepts.
-
-    `read`: options that affect the records; `texts`: those of a single file to split. Splits with equal files are counted.
-    """
-    recipe = RECIPE if all(map(str.isascii, texts)) else SPLIT_RECIPE
-    stamps = {split: [recipe, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
-    for split, other, why in EQUAL:
-        if split in stamps and stamps[split] == stamps.get(other):
-            count(f"split has the same content as {other} ({files[split][0].name}): {why}")
+def sources(files: Files, *read: Any) -> dict[str, Any]:
+    """Map each split to its source, in the form that `tasks.data.dataset.make` accepts; `read`: options that affect the records."""
+    stamps = {split: [RECIPE, [sha256_of(path) for path in paths], *read] for split, paths in files.items()}
     if (whole := whole_of(files)) == "train":
         stamps["train"] = stamps["dev"] = [*stamps["train"], "without dev"]
     return dict.fromkeys(SPLITS, stamps[WHOLE]) if whole == WHOLE else stamps
@@ -293,23 +244,38 @@ def whole_of(files: Files) -> str | None:
 
 
 def split(
-    records: Sequence[Any], files: Files, texts: Sequence[str], sources: dict[str, Any], root: Path, progress: Progress
-) -> tuple[dict[str, Sequence[Any]], str]:
+    files: Files,
+    read: Mapping[str, Callable[[], Sequence[Any]]],
+    text: Callable[[Any], str],
+    what: str,
+    sources: dict[str, Any],
+    root: Path,
+    progress: Progress,
+) -> tuple[dict[str, Callable[[], Sequence[Any]]], list[str]]:
     """Split the records of one file, keeping near-duplicates together; only equal texts if nearly all texts are alike.
 
-    In a folder without dev, train is split: the tenth that would be dev and test becomes dev. `texts` are those of the
-    records; texts that differ only in case, digits or punctuation count as equal. The split is stored below `root`. If not all pairs could be compared, `sources` gets a mark of it.
+    In a folder without dev, train is split: the tenth that would be dev and test becomes dev. Texts that differ only in case,
+    digits or punctuation count as equal. The split is stored below `root`. If not all pairs could be compared, `sources`
+    gets a mark of it.
 
-    Returns the records of each split, and a sentence for the footer, which warns of the second case. Raises DataError
-    if there are too few texts for three splits.
+    Args:
+        read: split, or WHOLE, -> the function that reads its records.
+        text: the text of a record, of which there are several in a file; `what` names them.
+
+    Returns the functions that read each split, and sentences for the footer, which warn of the second case. Raises
+    DataError if there are too few texts for three splits.
     """
+    if (whole := whole_of(files)) is None:
+        return dict(read), []
+    records = read[whole]()
+    texts = list(map(text, records))
     known: dict[str, int] = {}
     owner = np.array([known.setdefault(normalized(one), len(known)) for one in texts], dtype=np.int64)
     del known  # it takes as much memory as the texts
     order, starts = np.argsort(owner, kind="stable").tolist(), [0, *np.cumsum(np.bincount(owner)).tolist()]
     once = [texts[order[start]] for start in starts[:-1]]
     key = fingerprint(sources["train"], ENOUGH)
-    path = files[whole := str(whole_of(files))][0]
+    path = files[whole][0]
     kept = root / "own" / path.name / f"split-{key[:16]}.json"
     parts = cached_parts(kept, key, progress, repeat((), len(once)), once, [once])
     if parts.crowded:
@@ -317,7 +283,7 @@ def split(
     refuse_empty(path, f"its {len(once):,} different texts", parts.of(once))
     about = "about " if parts.crowded else ""
     note = "nearly all texts are similar, so the split is at random, only equal texts together"
-    note = note if parts.alike else parts.note("texts")
+    note = note if parts.alike else parts.note(what)
     if (near := parts.alike or len(parts.left_out)) > WARNED * len(once):
         fate = "so that scores on dev and test are too good" if parts.alike else "and were left out"
         note += f". WARNING: {about}{near:,} of {len(once):,} different texts share half of their words with one in another "
@@ -328,7 +294,8 @@ def split(
     if whole != WHOLE:
         note = f"dev is a tenth of train: {note}"
         chosen = {"train": chosen["train"], "dev": chosen["dev"] + chosen["test"]}
-    return {s: subset(records, rows) for s, rows in chosen.items()}, note
+    made = {s: partial(subset, records, rows) for s, rows in chosen.items()}
+    return {split: one for split, one in read.items() if split != WHOLE} | made, [note]
 
 
 def setting(**options: Any) -> str:

@@ -124,12 +124,12 @@ def split_by_content(
     for i, own in enumerate(keys):
         for key in own:
             groups.merge(i, first.setdefault(key, i))
-    sides = [_word_matrix(side) for side in texts]
+    sides = [word_matrix(side) for side in texts]
     work = max((_work(_heads(side)).sum() for side in sides), default=0)
     if work > MOST_PAIRS / 5 and any(map(_near_too_many, sides)):
         return replace(split_by_content(keys, names), alike=len(keys), crowded=True)
     crowded = bool(work > 2 * MOST_PAIRS) or any(side.shape[1] >= MOST_WORDS for side in sides)
-    found = [_likely_pairs(side) if crowded else _near_pairs(side) for side in sides]
+    found = [_likely_pairs(side) if crowded else near_pairs(side) for side in sides]
     near = np.concatenate([pairs for pairs, _ in found], axis=1) if found else np.empty((2, 0), dtype=np.int64)
     order = np.argsort(-np.concatenate([j for _, j in found]), kind="stable") if found else near[0]
     largest = max(LARGEST_SHARE * len(keys), 2)
@@ -178,16 +178,15 @@ class _Groups:
             self.sizes[many] += self.sizes[few]
 
 
-def near_pairs(texts: Sequence[str], least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
+def near_pairs(matrix: Any, least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
     """All pairs i < k with J >= `least`, int64 [2, pairs], and their J [pairs]. Texts without words are in no pair.
 
     Two texts with J >= `least` share a word among the first n - ceil(least n) + 1 of their n words, ordered rarest
     first (prefix filter: Chaudhuri et al. 2006, Bayardo et al. 2007); only pairs that share such a word are compared.
+
+    Args:
+        matrix: of `word_matrix`.
     """
-    return _near_pairs(_word_matrix(texts), least)
-
-
-def _near_pairs(matrix: Any, least: float = NEAR) -> tuple[np.ndarray, np.ndarray]:
     heads = _heads(matrix, least)
     size, head, columns = np.diff(matrix.indptr), np.diff(heads.indptr), heads.T.tocsr()
     work, pairs, nearness, stop = np.concatenate([[0], np.cumsum(_work(heads))]), [], [], 0
@@ -285,7 +284,7 @@ def _near_counts(matrix: Any, texts: np.ndarray, others: np.ndarray) -> np.ndarr
     return counts
 
 
-def _word_matrix(texts: Sequence[str]) -> Any:
+def word_matrix(texts: Sequence[str]) -> Any:
     """The words of each text as an int8 0/1 matrix [texts, words]; its columns are in order, rarest word first.
 
     Ties are broken alphabetically. Words after the first MOST_WORDS share columns: the memory of more is not spent.

@@ -1,9 +1,8 @@
 """Initial word vectors, read from a file in GloVe's text format or computed from word counts in the training texts."""
 
 import re
-from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from itertools import chain, islice, takewhile
+from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, numbered
 
 COUNTED = "ppmi"  # used instead of a file name
-_FIRST_LINES = 100  # these show how many numbers a line has
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL = re.compile(
     r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
@@ -27,24 +25,22 @@ _DEVIATION = 0.35  # standard deviation of one component, about that of GloVe's 
 def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tuple[list[str], np.ndarray]:
     """The wanted words that occur in the file, in file order, and their vectors [found, dim] float32.
 
-    The number of dimensions is that of a header line of two numbers (word2vec's format), or that of most of the first
-    lines. Words of GloVe 840B may contain spaces, so the numbers are taken from the end of the line. The number of words
-    found is printed. Raises DataError if a line does not have the expected numbers, or the file contains no wanted word.
+    The number of dimensions is that of a header line of two numbers (word2vec's format), or that of the first line. Words of
+    GloVe 840B may contain spaces, so the numbers are taken from the end of the line. The number of words found is
+    printed. Raises DataError if a line does not have the expected numbers, or the file contains no wanted word.
     """
     words: list[str] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
-    lines = numbered(path)
-    first = list(islice(lines, _FIRST_LINES))
-    header = re.fullmatch(r"\d+ (\d+) *", first[0][1])
-    sizes = [size for _, line in first if (size := _numbers_at_end(line.split()[1:]))]
-    dim = int(header[1]) if header else Counter(sizes or [0]).most_common(1)[0][0]
-    told = "as the first line says" if header else "as in most of the first lines"
-    expected = f"a word and {dim} numbers, {told}" if dim else "a word and its numbers"
-    for number, line in progress.over(chain(first, lines), f"reading {path.name}"):
+    dim, expected = 0, "a word and its numbers"
+    for number, line in progress.over(numbered(path), f"reading {path.name}"):
         parts = line.rstrip(" ").split(" ")
-        if number == 1 and header:
-            continue
+        if number == 1:
+            header = re.fullmatch(r"\d+ (\d+) *", line)
+            dim = int(header[1]) if header else _numbers_at_end(parts[1:])
+            expected = f"a word and {dim} numbers, by the first line"
+            if header:
+                continue
         extra = len(parts) > dim + 1 and _DECIMAL.fullmatch(parts[-dim - 1])
         if len(parts) <= dim or not dim or extra:
             held = _numbers_at_end(parts[1:])

@@ -26,13 +26,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from repro.options import integer
-from tasks.config.files import defaults
 from tasks.data.acquire.apt import RELEASE, PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataUnavailable
+from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
-from tasks.data.read.pairs import ENGLISH, Bounded, Translated, cached_parts, cached_rows, fallback, language
+from tasks.data.read.pairs import ENGLISH, cached_parts, cached_rows, split_pairs
 from tasks.data.read.splits import Parts, normalized
 from tasks.data.records import Example, Pair, clean
 
@@ -44,24 +44,12 @@ _EMPTY = r"^This package (is a transitional|contains the source for the Rust)|\b
 _EMPTY_PARAGRAPH = re.compile(_EMPTY, re.I)
 
 
-@defaults("data/debian_descriptions")
-class Summaries(Bounded):
-    """About 36,000 pairs; paragraphs have at least ten words."""
-
-    fallback: str | None = fallback()
-
-
-def load_summaries(manifest: Manifest, options: Summaries, root: Path, progress: Progress) -> DataSet:
+def load_summaries(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Fetch the descriptions with a private apt."""
     found = load_descriptions(root, progress)
-
-    def read(progress: Progress) -> Splits:
-        every = found.parts.of([Pair(row.paragraph, (row.synopsis,)) for row in found.rows])
-        return {split: options.within(pairs) for split, pairs in every.items()}
-
-    title, notes = f"{found.provenance}, first paragraph to synopsis", [found.parts.note("paragraphs")]
-    sources = dict.fromkeys(SPLITS, fingerprint(found.sha256, options.bounds()))
-    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=ENGLISH)
+    pairs = [Pair(row.paragraph, (row.synopsis,)) for row in found.rows]
+    title = f"{found.provenance}, first paragraph to synopsis"
+    return split_pairs(manifest, options, title, pairs, found.parts, "paragraphs", ENGLISH, found.sha256)
 
 
 @dataclass(frozen=True)
@@ -101,15 +89,14 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
             raise DataUnavailable("the package lists hold no descriptions", where, step)
         return rows, {"release": f"Debian {RELEASE}", "day": day}
 
-    path = root / "debian_descriptions" / f"rows-{RECIPE}.jsonl"
-    cached, about = cached_rows(path, make, progress)
+    cached, about = cached_rows(root, "debian_descriptions", RECIPE, make, progress)
     rows = [Description(*row) for row in cached]
     keys = (
         [("package", r.source), ("paragraph", normalized(r.paragraph)), ("synopsis", normalized(r.synopsis))]
         for r in rows
     )
     texts = [row.paragraph for row in rows]
-    names, kept = [f"{row.source} {row.paragraph}" for row in rows], path.with_suffix(".split.json")
+    names, kept = [f"{row.source} {row.paragraph}" for row in rows], root / "debian_descriptions" / "split.json"
     parts = cached_parts(kept, f"{RECIPE} {about['sha256']}", progress, keys, names, [texts])
     return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
 
@@ -170,14 +157,7 @@ PROGRAMS = "admin comm database editors electronics games gnome graphics hamradi
 PROGRAMS += "otherosfs science sound tex text utils video web x11".split()
 
 
-@defaults("data/debian_pairs")
-class LookUp(Limited):
-    """12,000 train, 1,000 dev and 1,000 test examples, or as many as `limits` allows; classes are equally frequent."""
-
-    packages: int = integer(low=2, high=len(ORDINALS), help="synopses in the first text")
-
-
-def load_look_up(manifest: Manifest, options: LookUp, root: Path, progress: Progress) -> DataSet:
+def load_look_up(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """All packages of an example are in the same split of `debian_descriptions`, so no synopsis is in two splits."""
     found = load_descriptions(root, progress)
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
@@ -214,16 +194,7 @@ HELP_LANGUAGES |= {code: (code, code) for code in "ca da de es fr it nl pl pt ru
 _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
 
 
-@defaults("data/libreoffice_help")
-class Help(Translated, Bounded):
-    """About 28,000 pairs FR-EN of 4 to 60 words; both directions have the same splits."""
-
-    source_lang: str = language(*HELP_LANGUAGES)
-    target_lang: str = language(*HELP_LANGUAGES)
-    fallback: str | None = fallback()
-
-
-def load_help(manifest: Manifest, options: Help, root: Path, progress: Progress) -> DataSet:
+def load_help(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Fetch the packages libreoffice-help-* with a private apt and split their paragraphs by content.
 
     No near-duplicates of a source or a target are in two splits.
@@ -242,23 +213,18 @@ def load_help(manifest: Manifest, options: Help, root: Path, progress: Progress)
             texts.append(dict(help_paragraphs(folder / "usr/share/libreoffice/help" / pages / "text")))
         return aligned_rows(*texts), {"packages": versions}
 
-    path = root / "libreoffice_help" / f"pairs-{first}-{second}-1.jsonl"
-    rows, known = cached_rows(path, make_rows, progress)
+    rows, known = cached_rows(root, f"libreoffice_help-{first}-{second}", 1, make_rows, progress)
     ones, twos = zip(*rows, strict=True)
     keys = ([("first", normalized(one)), ("second", normalized(two))] for one, two in rows)
-    kept, names = path.with_suffix(".split.json"), [f"{one}\t{two}" for one, two in rows]
+    kept, names = root / "libreoffice_help" / f"split-{first}-{second}.json", [f"{one}\t{two}" for one, two in rows]
     parts = cached_parts(kept, f"{PAGES_RECIPE} {known['sha256']}", progress, keys, names, [ones, twos])
 
-    def read(progress: Progress) -> Splits:
-        order = 1 if options.source_lang == first else -1
-        every = parts.of([Pair(row[::order][0], (row[::order][1],)) for row in rows])
-        return {split: options.within(pairs) for split, pairs in every.items()}
-
+    order = 1 if options.source_lang == first else -1
+    pairs = [Pair(row[::order][0], (row[::order][1],)) for row in rows]
     version = unquote(known["packages"][0].split("_")[1])
     title = f"LibreOffice help {version}, {'-'.join(about.values())}, aligned by paragraph id"
-    sources = dict.fromkeys(SPLITS, fingerprint(PAGES_RECIPE, known["sha256"], about, options.bounds()))
-    notes = [parts.note("paragraphs")]
-    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=about)
+    read = PAGES_RECIPE, known["sha256"], about
+    return split_pairs(manifest, options, title, pairs, parts, "paragraphs", about, *read)
 
 
 def help_paragraphs(folder: Path) -> Iterator[tuple[tuple[str, str], str]]:
@@ -315,7 +281,7 @@ def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str]
 
 
 SETS = {
-    "libreoffice_help": Loader("pairs", Help, load_help),
-    "debian_descriptions": Loader("pairs", Summaries, load_summaries),
-    "debian_pairs": Loader("texts", LookUp, load_look_up),
+    "libreoffice_help": Loader("pairs", load_help, languages(*HELP_LANGUAGES)),
+    "debian_descriptions": Loader("pairs", load_summaries),
+    "debian_pairs": Loader("texts", load_look_up, {"packages": integer(low=2, high=len(ORDINALS))}),
 }

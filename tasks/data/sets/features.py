@@ -7,20 +7,19 @@ yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own sp
 
 import io
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 
 from repro.options import listing
 from repro.options import text as word
-from tasks.config.files import defaults
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
 from tasks.data.files import verify
-from tasks.data.manifests import local, mirror, mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, read_text, table
@@ -33,24 +32,7 @@ Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
 EXPECTED = "labels as numbers with commas, then NUMBER:VALUE, by increasing number"
 
 
-@defaults("data/features")
-class Own:
-    """Columns of 0 and 1 are labels, all others are features; in svmlight, the numbers before the features are labels."""
-
-    path: str | None = local("folder with files for train and test, or one file to split")
-    label: list = listing(word(), help="names of the labels; [] (svmlight only): the labels of the training documents")
-    text: str | None = word(optional=True, help="column of texts, read as vectors; label: the column of labels")
-    separator: str | None = word(optional=True, help="separator of the labels of a text; null: the labels are lists")
-
-    def problems(self) -> list[str]:
-        if self.text is not None:
-            return [f"label={self.label} must be the column of the labels"] if len(self.label) != 1 else []
-        if len(set(self.label)) == len(self.label) != 1:
-            return []
-        return [f"label={self.label} must be at least two different names"]
-
-
-def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -> DataSet:
+def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load train and test, and dev if there is one.
 
     Without dev, penalties are chosen by cross-validation. A single file is split by hash: about every tenth document is
@@ -88,7 +70,7 @@ def load_own(manifest: Manifest, options: Own, root: Path, progress: Progress) -
     return labelled_set(manifest, f"own features, {place}", given, tuple(names), {s: origin[s] for s in given})
 
 
-def _texts(paths: dict[str, Path], options: Own) -> tuple[Sequence[str], dict[str, Arrays]]:
+def _texts(paths: dict[str, Path], options: Any) -> tuple[Sequence[str], dict[str, Arrays]]:
     """Texts as tf-idf vectors of the 2,000 most frequent `words` of train; a single file is split by content."""
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -169,25 +151,12 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
     return names, {s: (checked(x.toarray(), path), binary.fit_transform(found[s]) > 0) for (s, path), x in arrays}
 
 
-@defaults("data/birds")
-class Mulan:
-    """Mulan's published train and test files."""
-
-    mirror: str | None = mirror()
-
-
-def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progress) -> DataSet:
+def load_mulan(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
     name, hashes = manifest["name"], mirror_hashes(manifest)
     files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
-    path, expected = files[f"{name}.xml"], "<labels> with <label name=..> elements"
-    try:
-        tree = ElementTree.fromstring(read_text(path))
-    except ElementTree.ParseError as error:
-        raise damaged(path, f"not valid XML ({error})", expected, line=error.position[0]) from error
+    tree = ElementTree.fromstring(read_text(files[f"{name}.xml"]))
     labels = tuple(plain(node.get("name", "")) for node in tree.iter() if node.tag.endswith("label"))
-    if not labels or not all(labels) or len(set(labels)) < len(labels):
-        raise damaged(path, f"{len(labels)} labels, {len(set(filter(None, labels)))} different names", expected)
     splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}
     train, test = (hashes[f"{name}-{s}.arff"] for s in splits)
     return labelled_set(manifest, manifest["title"], splits, labels, {"train": train, "test": [train, test]})
@@ -197,24 +166,14 @@ def load_mulan(manifest: Manifest, options: Mulan, root: Path, progress: Progres
 TRAIN, SPLIT_SEED = 1500, 0
 
 
-@dataclass
-class Nothing:
-    """There are no options."""
-
-
-def load_river(manifest: Manifest, options: Nothing, root: Path, progress: Progress) -> DataSet:
+def load_river(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load 1,500 training and 917 test genes with 14 labels."""
     folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
     entry = manifest["files"][0]
     path = folder / entry["path"]
     verify(path, entry["sha256"], entry["bytes"], retry=f"delete {folder} and run the same command again")
-    rows = []
-    for number, row in table(path, ()):
-        try:
-            rows.append([float(cell) for cell in row.values()])
-        except ValueError as error:
-            raise damaged(path, f"not a row of numbers ({error})", "numbers", line=number) from error
-    header = list(row)
+    found = [row for _, row in table(path, ())]
+    header, rows = list(found[0]), [[float(cell) for cell in row.values()] for row in found]
     is_label = np.array([name.startswith("Class") for name in header])
     genes = np.array(rows)[np.random.default_rng(SPLIT_SEED).permutation(len(rows))]
     splits = {s: (t[:, ~is_label], t[:, is_label] == 1) for s, t in (("train", genes[:TRAIN]), ("test", genes[TRAIN:]))}
@@ -222,5 +181,18 @@ def load_river(manifest: Manifest, options: Nothing, root: Path, progress: Progr
     return labelled_set(manifest, manifest["title"], splits, names, dict.fromkeys(splits, entry["sha256"]))
 
 
-SETS = {name: Loader(KIND, Mulan, load_mulan) for name in ("birds", "emotions", "scene", "yeast")}
-SETS |= {"features": Loader(KIND, Own, load_own), "yeast_river": Loader(KIND, Nothing, load_river)}
+def _problems(options: Any) -> list[str]:
+    if options.text is not None:
+        return [f"label={options.label} must be the column of the labels"] if len(options.label) != 1 else []
+    if len(set(options.label)) == len(options.label) != 1:
+        return []
+    return [f"label={options.label} must be at least two different names"]
+
+
+OWN = {
+    "label": listing(word(), help="names of the labels; [] (svmlight only): the labels of the training documents"),
+    "text": word(optional=True, help="column of texts, read as vectors; label: the column of labels"),
+    "separator": word(optional=True, help="separator of the labels of a text; null: the labels are lists"),
+}
+SETS = {name: Loader(KIND, load_mulan) for name in ("birds", "emotions", "scene", "yeast")}
+SETS |= {"features": Loader(KIND, load_own, OWN, _problems), "yeast_river": Loader(KIND, load_river)}

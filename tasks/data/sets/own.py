@@ -8,70 +8,42 @@ A single file is split by content.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from repro.errors import near
 from repro.options import option
 from repro.options import text as word
-from tasks.config.files import defaults
-from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
-from tasks.data.manifests import local
+from tasks.data.dataset import DataSet, Loader, Manifest, make
+from tasks.data.errors import DataError
 from tasks.data.progress import Progress
-from tasks.data.read import own
-from tasks.data.read.formats import count, damaged, numbered
+from tasks.data.read import formats, own
+from tasks.data.read.formats import count, damaged
 from tasks.data.read.labelled import AS_LISTS, is_list, joined
 from tasks.data.read.lines import LinePairs
 from tasks.data.read.own import setting
-from tasks.data.read.pairs import Translated
 from tasks.data.records import Example, Pair, clean, subset
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}(?:[-_][A-Za-z0-9]{1,8})*")
 
 
-@defaults("data/files")
-class Pairs(Translated, Limited):
-    """Names of the two sides; if both languages are the same, the sides are named source and target."""
-
-    path: str | None = local("folder with files for train, dev and test, or one file to split")
-    source_lang: str = word(help="language code; selects Moses' rules and names the files or columns")
-    target_lang: str = word(help="language of the targets, like source_lang")
-    source: str | None = word(optional=True, help="name of files or columns instead; a tsv file then has a header")
-    target: str | None = word(optional=True, help="column of the targets, like source")
-
-    def problems(self) -> list[str]:
-        wrong = {option: code for option, code in self.about().items() if not LANGUAGE.fullmatch(code)}
-        found = [f"{option}={code!r} must be a language code, as en or pt_br" for option, code in wrong.items()]
-        if self.source is not None and self.source == self.target:
-            found.append(f"target={self.target!r} is the source too; name two different columns")
-        return found
-
-
-def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progress) -> DataSet:
+def load_pairs(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs; those with a blank side are left out and counted."""
     names = sides(options)
-    layouts = ((f".{names[0]}", f".{names[1]}"), *own.FILES)
-    files = own.find(options.path, layouts, own.NO_DEV)
+    files = own.find(options.path, ((f".{names[0]}", f".{names[1]}"), *own.FILES), own.NO_DEV)
     headed = options.source is not None or options.target is not None
-    whole = own.whole_of(files)
-    pairs = [] if whole is None else _pairs(files[whole], names, headed)
-    texts = [pair.source for pair in pairs]
-    sources, notes, splits = own.sources(files, names, headed, texts=texts), [], {}
-    if whole is not None:
-        splits, note = own.split(pairs, files, texts, sources, root, progress)
-        notes.append(note.replace("split by content: texts", "split by content: sources", 1))
-
-    def read(progress: Progress) -> Splits:
-        rest = {split: paths for split, paths in files.items() if split not in (own.WHOLE, *splits)}
-        return splits | {split: _pairs(paths, names, headed) for split, paths in rest.items()}
-
-    place = Path(str(options.path)).name
-    title, about = f"own pairs of texts, {place}", options.about()
-    return make(manifest, "pairs", read, title, sources=sources, limits=options.limits, notes=notes, about=about)
+    read = {split: partial(_pairs, paths, names, headed) for split, paths in files.items()}
+    stamps = own.sources(files, names, headed)
+    splits, notes = own.split(files, read, lambda pair: pair.source, "sources", stamps, root, progress)
+    title, about = f"own pairs of texts, {Path(str(options.path)).name}", options.about()
+    more = {"sources": stamps, "limits": options.limits, "notes": notes, "about": about}
+    return make(manifest, "pairs", lambda progress: {s: read() for s, read in splits.items()}, title, **more)
 
 
-def sides(options: Pairs) -> tuple[str, str]:
+def sides(options: Any) -> tuple[str, str]:
     """The names of source and target in file names, columns and keys."""
     codes = options.source_lang, options.target_lang
     source, target = codes if codes[0] != codes[1] else ("source", "target")
@@ -94,23 +66,17 @@ def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Seq
 
 def _two_columns(path: Path) -> Iterator[own.Row]:
     """Read a tsv file without a header line."""
-    form = own.dialect(path)
-    if form["delimiter"] == "\t" and not form.get("quoting"):
-        step = "add a header line, and set data.source and data.target to its names"
-        raise damaged(path, "its cells are in quotes", "source, tab, target", line=1, step=step)
-    for number, line in numbered(path):
-        if not line.strip():
-            continue  # as in tables, blank lines are skipped
-        row = own.Row(tuple(map(clean, line.split("\t"))), path, number)
-        if len(row.cells) != 2:
-            parts, headed = len(row.cells), "for a header line set data.source and data.target to its names"
-            raise row.wrong(f"{parts} column(s)", f"source, tab, target and no header line; {headed}")
+    for number, cells in formats.cells(path, **own.dialect(path) | {"delimiter": "\t"}):
+        row = own.Row(tuple(map(clean, cells)), path, number)
+        if len(cells) != 2:
+            headed = "for a header line set data.source and data.target to its names"
+            raise row.wrong(f"{len(cells)} column(s)", f"source, tab, target and no header line; {headed}")
         yield row
 
 
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 # Labels that mean a missing label.
-MISSING = {"-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
+MISSING = {"", "-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 
 
 def columns() -> Any:
@@ -128,104 +94,97 @@ def columns() -> Any:
 
 def names(help: str) -> Any:
     """An option with a list of labels, each a text or a number."""
-    check = word().metadata["kind"].check
 
     def read(value: Any) -> list[str]:
         listed = value if isinstance(value, list) else [value]
-        try:
-            return [check(own.cell(one) if isinstance(one, (int, float)) else one) for one in listed]
-        except ValueError:
-            raise ValueError("must be a list of labels, each a text of one line or a number") from None
+        if not all(isinstance(one, (str, int, float)) for one in listed):
+            raise ValueError("must be a list of labels, each a text or a number")
+        return list(map(own.cell, listed))
 
     return option(list, read, help)
 
 
-@defaults("data/table")
-class Table(Limited):
-    """Columns of a table."""
-
-    path: str | None = local("folder with files for train, dev and test, or one file to split")
-    text: list = columns()
-    label: str = word(help="column of the class")
-    classes: list = names("the classes in their order; []: those of the training examples")
-    drop: list = names("labels of rows to leave out, such as [-1] for unlabelled ones")
-
-    def problems(self) -> list[str]:
-        found = [f"label={self.label!r} is a column of data.text too"] if self.label in self.text else []
-        if len(set(self.classes)) != len(self.classes) or len(self.classes) == 1:
-            found.append(f"classes={self.classes} must be at least two different names")
-        return found
-
-
-def load_table(manifest: Manifest, options: Table, root: Path, progress: Progress) -> DataSet:
+def load_table(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load examples; rows with a blank text are left out and counted."""
     files, fields = own.find(options.path, own.FILES, own.NO_DEV), len(options.text)
     names = [*options.text, options.label]
     rows = {split: list(own.filled(own.rows(path, names), slice(fields))) for split, (path,) in files.items()}
-    if options.drop:
-        for split, (path,) in files.items():
-            kept = [row for row in rows[split] if row.cells[-1] not in options.drop]
-            count(f"rows of {path.name} left out: {options.label} is in data.drop", len(rows[split]) - len(kept))
-            rows[split] = kept
+    for split, (path,) in files.items() if options.drop else ():
+        kept = [row for row in rows[split] if row.cells[-1] not in options.drop]
+        count(f"rows of {path.name} left out: {options.label} is in data.drop", len(rows[split]) - len(kept))
+        rows[split] = kept
     first = next(iter(rows.values()))  # rows of train, of a single file, or of a test set without train
     classes = list(options.classes) or _classes(first, options)
     number = {name: i for i, name in enumerate(classes)}
     for row in (row for found in rows.values() for row in found):
-        if row.cells[-1] not in number:
+        if (label := row.cells[-1]) not in number:
             why = "is not in data.classes" if options.classes else "no training example has"
-            found = f"{options.label} is {row.cells[-1][:40]!r}, which {why}{near(row.cells[-1], classes)}"
-            step = f"correct it; or leave out such rows: {setting(drop=[*options.drop, row.cells[-1] or 'LABEL'])}"
-            if row.cells[-1]:
-                step += f"; or keep them, though they cannot be learned: {setting(classes=[*classes, row.cells[-1]])}"
+            step = f"correct it; or leave out such rows: {setting(drop=[*options.drop, label])}; or keep them, though they cannot be "
+            step += f"learned: {setting(classes=[*classes, label])}"
+            found = f"{options.label} is {label[:40]!r}, which {why}{near(label, classes)}"
             raise row.wrong(found, f"one of {', '.join(classes)[:400]}", step)
-    splits = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
-    whole = own.whole_of(files)
-    texts = [] if whole is None else [" ".join(example.texts) for example in splits[whole]]
-    dropped, notes = ([options.drop] if options.drop else []), []
-    sources = own.sources(files, options.text, options.label, classes, *dropped, texts=texts)
-    if whole is not None:
-        parts, note = own.split(splits.pop(whole), files, texts, sources, root, progress)
-        splits = parts | splits
-        notes.append(note)
+    examples = {s: [Example(row.cells[:fields], number[row.cells[-1]]) for row in rows[s]] for s in rows}
+    stamps = own.sources(files, options.text, options.label, classes, options.drop)
+    read = {split: partial(list, found) for split, found in examples.items()}
+    splits, notes = own.split(files, read, lambda example: " ".join(example.texts), "texts", stamps, root, progress)
     title, about = f"own table, {Path(str(options.path)).name}", {"classes": classes, "fields": list(options.text)}
-    more = {"sources": sources, "limits": options.limits, "notes": notes, "about": about}
-    return make(manifest, "texts", lambda progress: splits, title, **more)
+    more = {"sources": stamps, "limits": options.limits, "notes": notes, "about": about}
+    return make(manifest, "texts", lambda progress: {s: read() for s, read in splits.items()}, title, **more)
 
 
-def _classes(rows: Sequence[own.Row], options: Table) -> list[str]:
+def _classes(rows: Sequence[own.Row], options: Any) -> list[str]:
     """The labels of the rows: numbers sorted by value, followed by words in alphabetical order."""
-    found: dict[str, None] = {}
-    for row in rows:
-        if not row.cells[-1]:
-            blank = sum(not other.cells[-1] for other in rows)
-            said = f"{options.label} is blank, in {blank:,} of {len(rows):,} rows"
-            raise row.wrong(said, "a class; fill it in or delete the rows")
-        found[row.cells[-1]] = None
-    sign = joined(found)
-    if several := [name for name in found if is_list(name)] or [name for name in found if sign and sign in name]:
-        row = next(row for row in rows if row.cells[-1] in several)
+    labels = Counter(row.cells[-1] for row in rows)
+    ordered = sorted(labels, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
+    keep, sign = setting(classes=ordered), joined(labels)
+
+    def wrong(which: Sequence[str], why: str, step: str) -> DataError:
+        row, n = next(row for row in rows if row.cells[-1] in which), sum(labels[name] for name in which)
+        said = f"{options.label} is {' or '.join(name[:40] for name in map(repr, which[:3]))} in {n:,} of {len(rows):,} rows, {why}"
+        return row.wrong(said, "a class for each row", f"{step}; or keep them as classes: {keep}")
+
+    if several := [name for name in labels if is_list(name)] or [name for name in labels if sign and sign in name]:
         ways = setting(text=options.text[0], label=[options.label], separator=sign or None)
         read = AS_LISTS if is_list(several[0]) else f"read them as several labels: task=multilabel data=features {ways}"
-        step = f"{read}; or keep each as one class: {setting(classes=list(found))}"
-        said = f"{options.label} is {row.cells[-1][:40]!r}, which looks like several labels"
-        raise row.wrong(said, "one class", step)
-    if not 2 <= len(found) <= max(len(rows) / 2, 2):
-        path, step = rows[0].path if rows else Path(str(options.path)), "correct data.label, or list data.classes"
-        if len(found) == 1:
-            step = (
-                f"correct data.label, or list all classes, also of a trained model: {setting(classes=[*found, 'NAME'])}"
-            )
-        said = f"{len(found):,} different values of {options.label} in {len(rows):,} rows"
+        raise wrong(several, "which looks like several labels", read)
+    if missing := sorted(MISSING & set(labels)) or [name for name in ("-1",) if {"-1", "0"} <= set(labels)]:
+        raise wrong(missing, "which often means that there is none", f"leave these rows out: {setting(drop=missing)}")
+    if not 2 <= len(labels) <= max(len(rows) / 2, 2):
+        path = rows[0].path if rows else Path(str(options.path))
+        said = f"{len(labels):,} different values of {options.label} in {len(rows):,} rows"
         expected = "a class for each row: at least two, most of them in several rows"
-        raise damaged(path, said, expected, step=step)
-    ordered = sorted(found, key=lambda name: (0, float(name), name) if NUMBER.fullmatch(name) else (1, 0.0, name))
-    if missing := sorted(MISSING & set(found)) or [name for name in ("-1",) if {"-1", "0"} <= set(found)]:
-        n = sum(row.cells[-1] in missing for row in rows)
-        said = f"{options.label} is {' or '.join(map(repr, missing))} in {n:,} of {len(rows):,} rows, which often means that there is none"
-        step = f"leave these rows out: {setting(drop=missing)}; or keep them as a class: {setting(classes=ordered)}"
-        row = next(row for row in rows if row.cells[-1] in missing)
-        raise row.wrong(said, "a class for each row", step)
+        raise damaged(path, said, expected, step="correct data.label, or list all classes: 'data.classes=[NAME,NAME]'")
     return ordered
 
 
-SETS = {"files": Loader("pairs", Pairs, load_pairs), "table": Loader("texts", Table, load_table)}
+def _problems_of_pairs(options: Any) -> list[str]:
+    wrong = {option: code for option, code in options.about().items() if not LANGUAGE.fullmatch(code)}
+    found = [f"{option}={code!r} must be a language code, as en or pt_br" for option, code in wrong.items()]
+    if options.source is not None and options.source == options.target:
+        found.append(f"target={options.target!r} is the source too; name two different columns")
+    return found
+
+
+def _problems_of_table(options: Any) -> list[str]:
+    found = [f"label={options.label!r} is a column of data.text too"] if options.label in options.text else []
+    if len(set(options.classes)) != len(options.classes) or len(options.classes) == 1:
+        found.append(f"classes={options.classes} must be at least two different names")
+    return found
+
+
+PAIRS = {
+    "source_lang": word(help="language code; selects Moses' rules and names the files or columns"),
+    "target_lang": word(help="language of the targets, like source_lang"),
+    "source": word(optional=True, help="name of files or columns instead; a tsv file then has a header"),
+    "target": word(optional=True, help="column of the targets, like source"),
+}
+TABLE = {
+    "text": columns(),
+    "label": word(help="column of the class"),
+    "classes": names("the classes in their order; []: those of the training examples"),
+    "drop": names("labels of rows to leave out, such as [-1] for unlabelled ones"),
+}
+SETS = {
+    "files": Loader("pairs", load_pairs, PAIRS, _problems_of_pairs),
+    "table": Loader("texts", load_table, TABLE, _problems_of_table),
+}

@@ -1,5 +1,6 @@
-"""Questions about images: VQA v2 and easy-VQA.
+"""Questions about images: VQA v2, easy-VQA and your own.
 
+images     your own: a folder of images, and one list of questions or one list per split
 vqa2       VQA v2 (Goyal et al. 2017) from the challenge's files, used in Table 2 of Martins et al. 2020
 easy_vqa   questions about generated images of one coloured shape, from a wheel; replaces VQA v2 in the demo
 
@@ -10,22 +11,20 @@ Readers return questions in file order. Nothing is skipped silently: questions t
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
-from repro.options import choice, integer, listing, number
-from tasks.config.files import defaults
+from repro.options import choice, text
 from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
-from tasks.data.dataset import DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
-from tasks.data.images import Files, ImageInput, coco_key, path_key
-from tasks.data.manifests import local
+from tasks.data.images import SUFFIXES, Files, ImageInput, coco_key, path_key
 from tasks.data.progress import Progress
+from tasks.data.read import own
 from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
-from tasks.data.read.lines import find_file, folder_of
+from tasks.data.read.lines import find_file
 from tasks.data.read.splits import place
 from tasks.data.records import Question
 
@@ -117,15 +116,8 @@ def read_vqa2(questions: Path, annotations: Path) -> list[Question]:
 
 def read_easy_vqa(path: Path, split: str) -> list[Question]:
     """Read easy-VQA: [[question, answer, image number], ...]; the image keys are "<split>/<number>"."""
-    loaded = parse_json(read_text(path), path)
-    kinds, expected = [str, str, int], "a list of [question, answer, image number]"
-    if not isinstance(loaded, list) or not loaded:
-        raise damaged(path, "it holds no such list", expected)
-    for i, entry in enumerate(loaded):
-        if not isinstance(entry, list) or [type(part) for part in entry] != kinds:
-            raise damaged(path, f"entry {i:,} is {ascii(entry)[:40]}", expected)
-    numbered = enumerate(loaded)
-    return [Question(i, f"{split}/{n}", text, (a,), a, answer_type(a)) for i, (text, a, n) in numbered]
+    asked = enumerate(parse_json(read_text(path), path))
+    return [Question(i, f"{split}/{n}", text, (a,), a, answer_type(a)) for i, (text, a, n) in asked]
 
 
 def _entries(path: Path, key: str, fields: Mapping[str, Any]) -> list[dict]:
@@ -162,30 +154,15 @@ def limited(questions: Sequence[Question], limit: int | None) -> list[Question]:
     return [questions[i] for i in sorted(order[:limit])]
 
 
-@dataclass
-class Pictured(Limited):
-    """Options of a data set with images."""
-
-    image_size: list = listing(integer(low=1), length=2, help="height and width that pixels are resized to")
-
-
-@defaults("data/vqa2")
-class Vqa2(Pictured):
-    """Trained on train without dev and evaluated on val, since the challenge's test sets have no public answers."""
-
-    path: str | None = local("folder with the four JSON files, the images, features/; null: what was fetched")
-    input: str = choice("features", "pixels", "none", help="extracted features, a CNN on pixels, or neither")
-    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
-
-
-def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress) -> DataSet:
+def load_vqa2(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load 443,757 training and 214,354 val questions with ten answers each; the JSON files may be gzipped."""
-    fetched = sources.found(manifest, root) if options.path is None else None
-    folder = fetched or folder_of(options.path, manifest["get"])
-    within = sources.folders_in(folder) if fetched else [folder]
+    folder = sources.located(manifest, options.path, root)
     name = "v2_OpenEnded_mscoco_{}2014_questions.json", "v2_mscoco_{}2014_annotations.json"
     names = {part: [one.format(part) for one in name] for part in ("train", "val")}
-    files = {part: [find_file(within, (one,), manifest["get"]) for one in pair] for part, pair in names.items()}
+    files = {
+        part: [find_file(sources.folders_in(folder), (one,), manifest["get"]) for one in pair]
+        for part, pair in names.items()
+    }
     asked = {part: read_text(pair[0]).count('"question_id"') for part, pair in files.items()}
 
     def read(progress: Progress) -> Splits:
@@ -208,15 +185,7 @@ def load_vqa2(manifest: Manifest, options: Vqa2, root: Path, progress: Progress)
     return make(manifest, KIND, read, "VQA v2, train and val", sources=origin, **more)
 
 
-@defaults("data/easy_vqa")
-class EasyVqa(Pictured):
-    """Questions about one shape, with 13 answers. Dev consists of held-out training images."""
-
-    input: str = choice("pixels", "none", help="pixels: read by the model's CNN; none: only questions")
-    dev_share: float = number(above=0, below=1, help="share of the training images whose questions are dev")
-
-
-def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Progress) -> DataSet:
+def load_easy_vqa(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """38,575 + 9,673 questions about 4,000 + 1,000 images (train + test, before dev is held out)."""
     wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
     folder = wheel / "easy_vqa" / "data"
@@ -233,7 +202,56 @@ def load_easy_vqa(manifest: Manifest, options: EasyVqa, root: Path, progress: Pr
     return make(manifest, KIND, read, title, sources=origin, **more)
 
 
+COLUMNS = ("image", "question", "answer")
+OWN_HELD_OUT = {"dev and test": 0.1, "test": 0.05}  # shares of the images when one list is split
+
+
+def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
+    """Load questions and images.
+
+    Every image that a question names must exist. An image that cannot be decoded is replaced by black and counted.
+    """
+    folder = Path(options.path or ".")
+    named = options.path if options.questions is None else str(folder / options.questions)
+    files = own.find(named if options.path else None, own.FILES)
+    if not folder.is_dir():
+        step = "set data.path to it and data.questions to the list"
+        raise damaged(folder, "it is a file", "a folder with images", step=step)
+    images = Files([folder.absolute()], below)
+    there = set(images.keys())
+    lists = {split: own.rows(path, COLUMNS) for split, (path,) in files.items()}
+    splits = {split: [_question(row, n, split, there) for n, row in enumerate(lists[split])] for split in lists}
+    stamps = own.sources(files, list(OWN_HELD_OUT.values()) if own.WHOLE in files else [])
+    notes = []
+    if own.WHOLE in splits:
+        train, held = hold_out(splits[own.WHOLE], OWN_HELD_OUT["dev and test"])
+        splits = {"train": train, **dict(zip(("dev", "test"), hold_out(held, OWN_HELD_OUT["test"])))}
+        notes.append("split by image: about 5 % of the images each are dev and test")
+        own.refuse_empty(files[own.WHOLE][0], "its images", splits)
+
+    title, how = f"own questions about images, {folder.name}", {"limits": options.limits, "cut": limited}
+    about = {"images": ImageInput(options.input, (options.image_size[0], options.image_size[1]), images)}
+    return make(manifest, KIND, lambda progress: splits, title, sources=stamps, notes=notes, about=about, **how)
+
+
+def below(name: str) -> str | None:
+    """The path of an image relative to the folder; `name` starts with the folder's own name."""
+    return str(PurePosixPath(*PurePosixPath(name).parts[1:])) if name.lower().endswith(SUFFIXES) else None
+
+
+def _question(row: own.Row, number: int, split: str, images: set[str]) -> Question:
+    image, question, answer = row.cells
+    if image not in images:
+        expected = f"the path of a {', '.join(SUFFIXES)} file below data.path"
+        raise row.wrong(f"there is no image {image[:80]!r}", expected)
+    if not question or not (answer := normalized(answer)):
+        raise row.wrong("a blank question or answer", "both")
+    return Question(f"{split}{number}", image, question, (answer,), answer, answer_type(answer))
+
+
+QUESTIONS = text(optional=True, help="one list in the folder with the images, which is split by image")
 SETS = {
-    "vqa2": Loader(KIND, Vqa2, load_vqa2),
-    "easy_vqa": Loader(KIND, EasyVqa, load_easy_vqa),
+    "images": Loader(KIND, load_own, {"questions": QUESTIONS}),
+    "vqa2": Loader(KIND, load_vqa2, {"input": choice("features", "pixels", "none")}),
+    "easy_vqa": Loader(KIND, load_easy_vqa),
 }

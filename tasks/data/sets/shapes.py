@@ -10,16 +10,14 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from repro.options import choice, integer
-from tasks.config.files import defaults
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.images import ImageInput
 from tasks.data.progress import Progress
 from tasks.data.records import Question
-from tasks.data.sets.questions import Pictured
 
 KIND = "questions"
 SIDE, SHAPES = 24, 3  # pixels of a side; shapes of a picture
@@ -98,15 +96,7 @@ class Drawn:
         return file.getvalue()
 
 
-@defaults("data/shapes")
-class Options(Pictured):
-    """9,000 train, 1,500 dev and 3,000 test questions, or as many as `limits` allows."""
-
-    input: str = choice("pixels", "none", help="pixels: read by the model's CNN; none: only questions")
-    seed: int = integer(low=0, help="seed of the pictures")
-
-
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Generate the questions; every picture depends only on the seed, its split and its number."""
 
     def read(progress: Progress) -> Splits:
@@ -123,4 +113,4 @@ def _questions(seed: int, key: str) -> list[Question]:
     return [Question(id, key, f"what colour is the {s.form}?", (s.colour,), s.colour, "other") for s, id in asked]
 
 
-SETS = {"shapes": Loader(KIND, Options, load)}
+SETS = {"shapes": Loader(KIND, load)}

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,27 +44,7 @@ class Sizes:
     test: int = integer(low=1)
 
 
-@defaults("data/synthetic")
-class Options:
-    """Documents are drawn again for every seed."""
-
-    setting: str = choice(*SETTINGS, help="which property `value` sets")
-    value: int = integer(help="the setting's own number: mean number of labels, its half range, words per document")
-    length: int = integer(low=1, help="words per document, unless the setting varies it")
-    classes: int = integer(low=2, help="labels")
-    features: int = integer(low=1, help="different words")
-    sizes: Sizes
-    seed: int = integer(low=0, help="seed of the documents")
-
-    def problems(self) -> list[str]:
-        if self.setting == "length":
-            return [] if self.value >= 1 else [f"value={self.value} must be at least 1 word with setting=length"]
-        if len(_possible(self.setting, self.value, self.classes)):
-            return []
-        return [f"value={self.value} with setting={self.setting} leaves no number of labels within 1..{self.classes}"]
-
-
-def load(manifest: Manifest, options: Options, root: Path, progress: Progress) -> DataSet:
+def load(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Generate the documents; nothing is fetched."""
     chosen = {key: getattr(options, key) for key in ("setting", "value", "classes", "features", "length", "seed")}
     sizes = {split: getattr(options.sizes, split) for split in SPLITS}
@@ -143,4 +124,21 @@ def generate(
     return made
 
 
-SETS = {"synthetic": Loader(KIND, Options, load)}
+def _problems(options: Any) -> list[str]:
+    if options.setting == "length":
+        return [] if options.value >= 1 else [f"value={options.value} must be at least 1 word with setting=length"]
+    if len(_possible(options.setting, options.value, options.classes)):
+        return []
+    what = f"value={options.value} with setting={options.setting}"
+    return [f"{what} leaves no number of labels within 1..{options.classes}"]
+
+
+OWN: dict[str, Any] = {
+    "setting": choice(*SETTINGS, help="which property `value` sets"),
+    "value": integer(help="the setting's own number: mean number of labels, its half range, words per document"),
+    "length": integer(low=1, help="words per document, unless the setting varies it"),
+    "classes": integer(low=2, help="labels"),
+    "features": integer(low=1, help="different words"),
+    "sizes": Sizes,
+}
+SETS = {"synthetic": Loader(KIND, load, OWN, _problems)}

@@ -23,12 +23,12 @@ from bisect import bisect_right
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from repro.options import integer
-from tasks.config.files import defaults
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError
 from tasks.data.progress import Progress
 from tasks.data.records import AlignedPair, Example, Pair
@@ -129,20 +129,7 @@ def _cumulative(weights) -> list[float]:
     return [*(sums[:-1] / sums[-1]).tolist(), 1.0]
 
 
-@defaults("data/toy")
-class Pairs(Limited):
-    """12,000 train, 500 dev and 500 test pairs, or as many as `limits` allows; no sentence is in two splits."""
-
-    min_words: int = integer(low=1, high=60, help="words of a source sentence")
-    max_words: int = integer(low=1, high=60, help="words of a source sentence")
-    seed: int = integer(low=0, help="seed of the sentences; the lexicon is always the same")
-
-    def problems(self) -> list[str]:
-        above = self.min_words > self.max_words
-        return [f"min_words={self.min_words} is above max_words={self.max_words}"] if above else []
-
-
-def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progress) -> DataSet:
+def load_pairs(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Generate pairs for train, then dev, then test, so that a split depends only on the sizes of the earlier ones."""
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
     drawn = [options.seed, options.min_words, options.max_words]
@@ -160,14 +147,7 @@ def load_pairs(manifest: Manifest, options: Pairs, root: Path, progress: Progres
 ALIGNED = 300
 
 
-@defaults("data/toy_aligned")
-class Aligned(Limited):
-    """Only a test set: 300 pairs, or as many as `limits` allows."""
-
-    seed: int = integer(low=0, help="seed of the sentences; toy's own have seed 1")
-
-
-def load_aligned(manifest: Manifest, options: Aligned, root: Path, progress: Progress) -> DataSet:
+def load_aligned(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Generate pairs in which every link is sure."""
     count = options.limits.test or ALIGNED
 
@@ -185,14 +165,7 @@ OPINIONS = (("dreadful", "boring", "awful"), ("lovely", "superb", "brilliant"))
 THINGS, COLOURS = [f"thing{i}" for i in range(8)], ("red", "green", "blue")
 
 
-@defaults("data/toy_reviews")
-class Texts(Limited):
-    """600 train, 100 dev and 100 test examples, or as many as `limits` allows."""
-
-    seed: int = integer(low=0, help="seed of the texts")
-
-
-def load_texts(manifest: Manifest, options: Texts, root: Path, progress: Progress) -> DataSet:
+def load_texts(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Generate examples, each with its own random generator, so that a limit does not change other examples."""
     draw, classes, fields = DRAWN[manifest["name"]]
     sizes = {split: options.limits.of(split) or TEXTS[split] for split in SPLITS}
@@ -229,9 +202,15 @@ DRAWN = {  # name -> function that draws an example, classes, fields
 }
 
 
+def _possible(options: Any) -> list[str]:
+    above = options.min_words > options.max_words
+    return [f"min_words={options.min_words} is above max_words={options.max_words}"] if above else []
+
+
+WORDS = integer(low=1, high=60, help="words of a source sentence")
 SETS = {
-    "toy": Loader("pairs", Pairs, load_pairs),
-    "toy_aligned": Loader("pairs", Aligned, load_aligned),
-    "toy_reviews": Loader("texts", Texts, load_texts),
-    "toy_entailment": Loader("texts", Texts, load_texts),
+    "toy": Loader("pairs", load_pairs, {"min_words": WORDS, "max_words": WORDS}, _possible),
+    "toy_aligned": Loader("pairs", load_aligned),
+    "toy_reviews": Loader("texts", load_texts),
+    "toy_entailment": Loader("texts", load_texts),
 }

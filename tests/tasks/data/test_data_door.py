@@ -28,8 +28,10 @@ def test_every_set_has_its_page_its_manifest_and_its_options(root, subtests, mon
             page = OmegaConf.load(root / "configs" / "data" / f"{name}.yaml")
             whole = OmegaConf.merge({"seed": 1, "data": page}, {"data": {}})
             options = OmegaConf.to_container(whole, resolve=True)["data"]
-            assert options.pop("name") == name and set(options) == {f.name for f in dataclasses.fields(module.Options)}
-            assert plain(read(module.Options, {}, "data")) == options, "the defaults are those of the page"
+            assert options.pop("name") == name and set(options) == {
+                f.name for f in dataclasses.fields(data.set_options(name))
+            }
+            assert plain(read(data.set_options(name), {}, "data")) == options, "the defaults are those of the page"
             assert ("mirror" in options) == (manifest["kind"] == "mirror")
             assert not data.problems({"name": name}, module.KIND)
     assert {name for name in data.manifest_names() if load_manifest(name)["kind"] == "vectors"} == {"glove_840b"}
@@ -66,16 +68,13 @@ def test_all_mistakes_are_told_at_once_and_each_names_what_is_possible():
 
 
 LOADER = """
-from dataclasses import dataclass
-from tasks.data.dataset import Limited, Loader, make
+from repro.options import integer
+from tasks.data.dataset import Loader, make
 from tasks.data.records import Example
 KIND = "texts"
-@dataclass
-class Options(Limited):
-    words: int = 3
 def load(manifest, options, root, progress):
     return make(manifest, KIND, lambda _: {"train": [Example(("a " * options.words,), 0)]}, "mine", sources={"train": 1})
-SETS = {"mine": Loader(KIND, Options, load)}
+SETS = {"mine": Loader(KIND, load, {"words": integer()})}
 """
 
 
@@ -84,7 +83,11 @@ def mine(tmp_path, monkeypatch):
     """`mine(old, new)`: the loader of a data set of your own, with `old` replaced, and its manifest."""
     monkeypatch.setattr("tasks.data.manifests.FOLDER", tmp_path)
     monkeypatch.setattr("tasks.data.sets.__path__", [str(tmp_path)])
+    monkeypatch.setattr("tasks.config.files.CONFIGS", tmp_path)
     (tmp_path / "mine.yaml").write_text("{name: mine, kind: generated}", encoding="utf-8")
+    (tmp_path / "data").mkdir()
+    limits = "{train: null, dev: null, test: null}"
+    (tmp_path / "data" / "mine.yaml").write_text(f"{{name: mine, words: 3, limits: {limits}}}", encoding="utf-8")
 
     def written(old="", new=""):
         sys.modules.pop("tasks.data.sets.mine", None)
@@ -99,7 +102,7 @@ def test_an_incomplete_loader_and_a_set_without_a_manifest_are_refused_with_thei
     for old, new in (("", ""), ("SETS", "SET"), ('"texts"', '"text"')):
         if old:
             mine(old, new)
-        must = "must have SETS = {'mine': Loader(KIND, Options, load)}, where KIND is pairs or texts or questions or features"
+        must = "must have SETS = {'mine': Loader(KIND, load)}, where KIND is pairs or texts or questions or features"
         told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
         assert data.problems({"name": "mine"}, "pairs") == [told]
     monkeypatch.undo()
@@ -139,7 +142,7 @@ def test_generated_pairs_come_only_where_the_page_says_so_and_are_marked(tmp_pat
     for name in named:  # that cannot be had: never replaced
         with pytest.raises(DataUnavailable):
             data.open_data({"name": name}, tmp_path)
-    replaced = [n for n in SETS if hasattr(data.set_module(n).Options, "fallback")]
+    replaced = [n for n in SETS if "fallback" in [f.name for f in dataclasses.fields(data.set_options(n))]]
     assert replaced == ["debian_descriptions", "libreoffice_help"]
 
 

@@ -85,7 +85,7 @@ def test_unknown_backbones_and_weights_that_are_not_resnets_are_refused(tmp_path
     monkeypatch.setattr(models, "resnet152", models.resnet18)  # which is made sooner
     (tmp_path / "cut.pth").write_bytes(b"PK\x03\x04")
     torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "other.pth")
-    for name, step in (("none", "--weights"), ("cut", "fetch the file again"), ("other", "resnet152's file")):
+    for name, step in (("none", "fetch it again"), ("cut", "fetch the file again"), ("other", "resnet152's file")):
         with refused(DataUnavailable if name == "none" else DataError, says=step):
             features.backbone("resnet152", str(tmp_path / f"{name}.pth"))
 

@@ -14,8 +14,9 @@ import pytest
 from tasks.data import DataError, NullProgress, Progress
 from tasks.data.cache import cached_folder, is_whole, read_meta, write_meta
 from tasks.data.files import publish_file, publish_folder, remembered, sha256_of, verify, writing_to
+from tasks.data.options import Common
 from tasks.data.ragged import open_tokens, write_tokens
-from tasks.data.read.pairs import Bounded, cached_rows
+from tasks.data.read.pairs import cached_rows
 from tasks.data.records import Pair
 
 KINDS = {"too long": b"abcd", "truncated": b"ab", "damaged": b"abd", "missing": None}
@@ -64,13 +65,14 @@ def test_cached_rows_are_made_once_and_again_when_damaged(tmp_path):
         made.append(1)
         return [["a\u2028b", "é"], ["c", "\n"]], {"release": "x"}
 
-    path, progress = tmp_path / "rows.jsonl", NullProgress()
-    rows, about = cached_rows(path, make, progress)
-    assert rows == make()[0] and about["rows"] == 2 and about["release"] == "x"
+    progress = NullProgress()
+    rows, about = cached_rows(tmp_path, "x", 1, make, progress)
+    assert rows == make()[0] and about["release"] == "x"
     made.clear()
-    assert cached_rows(path, make, progress) == (rows, about) and not made
+    assert cached_rows(tmp_path, "x", 1, make, progress) == (rows, about) and not made
+    (path,) = tmp_path.glob("encoded/x-*/rows.jsonl")
     path.write_bytes(path.read_bytes()[:-3])
-    assert cached_rows(path, make, progress) == (rows, about) and len(made) == 1
+    assert cached_rows(tmp_path, "x", 1, make, progress) == (rows, about) and len(made) == 1
     assert any("damaged" in line for line in progress.lines)
 
 
@@ -85,7 +87,7 @@ def test_plain_progress_writes_lines_with_counts(tmp_path):
 
 def test_pairs_keep_to_their_bounds():
     """Both bounds are allowed numbers of words themselves; the first reference alone counts; None is no bound."""
-    allowed, free = (Bounded(limits=None, min_words={}, max_words={}) for _ in range(2))
+    allowed, free = Common(), Common()
     allowed.min_words, allowed.max_words = {"source": 2, "target": 3}, {"source": 4, "target": None}
     free.min_words = free.max_words = {"source": None, "target": None}
     pairs = {(s, t): Pair(" a" * s, (" b" * t, "c")) for s in range(1, 7) for t in range(1, 6)}

@@ -8,7 +8,7 @@ from made_mirror import CAPTIONS
 from tasks import data
 from tasks.data import DataError, NullProgress
 from tasks.data.records import Pair
-from tasks.data.sets.translation import read_pharaoh
+from tasks.data.sets.pairs import read_pharaoh
 
 
 def read(found):
@@ -89,14 +89,6 @@ def test_sure_and_possible_links(tmp_path):
     got = read_pharaoh(tmp_path / "a")
     assert got[0] == (frozenset({(0, 0)}), frozenset({(0, 0), (1, 2), (2, 1)}))
     assert got[1] == (frozenset(), frozenset()) and got[2][0] == got[2][1] == {(1, 0)}
-
-
-@pytest.mark.parametrize(("text", "told"), [("1-1 1:2\n", "'1:2' is not a link"), ("0-1\n", "from 1")])
-def test_a_word_that_is_no_link_is_named(tmp_path, text, told):
-    (tmp_path / "a").write_text("1-1\n" + text)
-    with pytest.raises(DataError, match=told) as caught:
-        read_pharaoh(tmp_path / "a")
-    assert "line 2" in str(caught.value)
 
 
 TEXTS = {"en": "my aunt paints the old clock on the wall behind us", "fr": "ma tante peint la vieille horloge"}

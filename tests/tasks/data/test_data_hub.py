@@ -165,6 +165,9 @@ def test_a_set_that_a_manifest_alone_describes(hub, opened, tmp_path, monkeypatc
     page |= {"columns": {"texts": ["sentence"], "label": "label"}, "classes": {"good": "fresh", "bad": "rotten"}}
     page |= {"sources": [source | {"fields": {"sentence": "str", "label": "str"}}]}
     monkeypatch.setattr("tasks.data.manifests.FOLDER", tmp_path)
+    monkeypatch.setattr("tasks.config.files.CONFIGS", tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "films.yaml").write_text("{name: films, limits: {train: null, dev: null, test: null}}")
 
     def write(**changes):
         (tmp_path / "films.yaml").write_text(json.dumps(page | changes), encoding="utf-8")

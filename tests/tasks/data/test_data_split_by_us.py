@@ -9,7 +9,7 @@ from tasks.data import DataError, NullProgress
 from tasks.data.read.splits import normalized
 from tasks.data.sets import debian
 from tasks.data.sets.debian import Description, aligned_rows, description_rows, help_paragraphs
-from tasks.data.sets.summaries import reuters_pairs
+from tasks.data.sets.pairs import reuters_pairs
 
 FOO = " Foo is a library that does many good things\n for all of us today.\n"
 TRANSLATIONS = [

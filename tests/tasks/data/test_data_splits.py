@@ -113,7 +113,7 @@ def test_near_pairs_are_all_pairs_at_least_so_near(texts, least):
     words = [set(text.split()) for text in texts]
     full = [i for i in range(len(texts)) if words[i]]
     expected = {(i, k): len(words[i] & words[k]) / len(words[i] | words[k]) for i, k in combinations(full, 2)}
-    pairs, nearness = near_pairs(texts, least)
+    pairs, nearness = near_pairs(splits.word_matrix(texts), least)
     found = dict(zip(map(tuple, pairs.T.tolist()), nearness.tolist()))
     assert found == {pair: j for pair, j in expected.items() if j >= least - 1e-12}
 
@@ -124,7 +124,7 @@ def test_no_near_pair_is_on_two_sides_and_no_group_swallows_the_corpus():
     parts = split_by_content([[i] for i in range(len(texts))], texts, [texts])
     home = {i: split for split in ("train", "dev", "test") for i in getattr(parts, split)}
     assert sorted([*home, *parts.left_out]) == list(range(len(texts)))
-    pairs, _ = near_pairs(texts, NEAR)
+    pairs, _ = near_pairs(splits.word_matrix(texts), NEAR)
     assert pairs.shape[1] >= 2899 and all(home[i] == home[k] for i, k in pairs.T.tolist() if i in home and k in home)
     assert parts.largest <= 0.005 * len(texts) and 0 < len(parts.left_out) < 0.1 * len(texts)
     assert min(len(parts.test), len(parts.dev)) > 0.02 * len(texts)
@@ -163,7 +163,7 @@ def test_each_near_pair_is_found_once_wherever_a_block_of_texts_ends():
     alike = ((2047, 2048), (2046, 4098), (4095, 4096))
     for i, k in alike:
         texts[k] = texts[i]
-    pairs, nearness = near_pairs(texts)
+    pairs, nearness = near_pairs(splits.word_matrix(texts))
     assert sorted(map(tuple, pairs.T.tolist())) == sorted(alike) and nearness.tolist() == [1] * 3
 
 
@@ -179,16 +179,16 @@ def test_where_too_many_texts_share_words_near_pairs_are_searched_by_hashes(monk
     assert sum(home.get(i) != home.get(i + 900) for i in range(300)) < 10
     assert parts.crowded and parts.missed < 0.02 and "approximate (MinHash)" in parts.note("texts")
     assert Parts(**json.loads(json.dumps(dataclasses.asdict(parts)))) == parts
-    matrix = splits._word_matrix(texts)
+    matrix = splits.word_matrix(texts)
     pairs, nearness = splits._likely_pairs(matrix)
-    exact = dict(zip(map(tuple, splits._near_pairs(matrix)[0].T.tolist()), splits._near_pairs(matrix)[1]))
+    exact = dict(zip(map(tuple, splits.near_pairs(matrix)[0].T.tolist()), near_pairs(matrix)[1]))
     assert dict(zip(map(tuple, pairs.T.tolist()), nearness)).items() <= exact.items()
     assert pairs.shape[1] > 0.98 * len(exact)
-    assert splits._likely_pairs(splits._word_matrix(["", "!"]))[0].shape == (2, 0)
+    assert splits._likely_pairs(splits.word_matrix(["", "!"]))[0].shape == (2, 0)
     # more words than are kept apart: the rest share columns, the exact search is not claimed
     monkeypatch.setattr(splits, "MOST_PAIRS", 10**8)
     monkeypatch.setattr(splits, "MOST_WORDS", 3000)
-    assert 3000 <= splits._word_matrix(texts).shape[1] < 3012  # the last of them may end within a text
+    assert 3000 <= splits.word_matrix(texts).shape[1] < 3012  # the last of them may end within a text
     assert split_by_content([[]] * len(texts), texts, [texts]).crowded
     monkeypatch.setattr(splits, "MOST_LIKELY", 0.01)
     assert splits._likely_pairs(matrix)[0].shape[1] < 0.9 * len(exact)  # one band
@@ -198,9 +198,9 @@ def test_templates_are_split_by_key_within_bounds_and_said(monkeypatch):
     texts = [" ".join(words) for words in product("abcdefgh", "ijklmnop", "qrstuvwx", "yz", ["and so on"])]
     compared = []
     monkeypatch.setattr(splits, "MOST_PAIRS", 1000)
-    monkeypatch.setattr(splits, "_near_pairs", lambda *sides: compared.append(sides))
+    monkeypatch.setattr(splits, "near_pairs", lambda *sides: compared.append(sides))
     parts = split_by_content([[i] for i in range(len(texts))], texts, [texts])
     assert not compared and parts.crowded and parts.alike > 0.5 * len(texts)
     assert len(parts.dev) > 20 < len(parts.test) and not parts.left_out
-    one = splits._work(splits._heads(splits._word_matrix(["a b", "a c", "a d e"])))
+    one = splits._work(splits._heads(splits.word_matrix(["a b", "a c", "a d e"])))
     assert one.tolist() == [3, 3, 2]  # the third compares its two rarest words, which no other has

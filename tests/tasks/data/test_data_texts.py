@@ -9,7 +9,7 @@ from packed import tar
 from refusals import refused
 
 from tasks.data import DataError, DataUnavailable, NullProgress
-from tasks.data.sets.snli import explained_words, leaves, read_highlights, read_published
+from tasks.data.sets.texts import explained_words, leaves, read_highlights, read_published
 from tasks.data.sets.toy import lexicon, translate
 
 PARSE = "(ROOT (S (NP (DT A) (NN man)) (VP (VBZ sleeps) (PRT (-LRB- -LRB-) (NN x) (-RRB- -RRB-))) (. .)))"

@@ -86,7 +86,7 @@ def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, write, labels
 
 
 MISSING = [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"])]
-MISSING += [(["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
+MISSING += [(["", "x", "y"], [""]), (["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
 
 
 @pytest.mark.parametrize("names, missing", MISSING)
@@ -115,7 +115,7 @@ def test_labels_that_stand_for_none_are_dropped_or_kept_as_the_error_says(tmp_pa
 def advised(error, path):
     """The options that the next step of an error names for data=features."""
     words = [w for w in shlex.split(error.next_step.partition("; or")[0]) if w.startswith("data.")]
-    return {one.key: one.value for one in map(parsed, words)} | {"data.path": str(path)}
+    return {one.key.removeprefix("data."): one.value for one in map(parsed, words)} | {"path": str(path)}
 
 
 @pytest.mark.parametrize("sign", ["|", ";", ",", None])
@@ -130,12 +130,14 @@ def test_joined_and_listed_labels_are_read_as_several_when_asked(tmp_path, opene
         (_, keep) = caught.value.next_step.split("; or ")
         classes = parsed(shlex.split(keep)[-1]).value
         assert len(opened("table", path=str(path), text="text", label="tags", classes=classes).about["classes"]) == 4
+        options = advised(caught.value, path)
     else:
         path = tmp_path / "own.jsonl"
         path.write_text("".join(json.dumps({"text": t, "tags": list(labels)}) + "\n" for t, labels in rows))
-        with pytest.raises(DataError, match="several labels") as caught:
+        with pytest.raises(DataError, match="several labels"):
             guess(str(path), {})
-    found = opened("features", **{k.removeprefix("data."): v for k, v in advised(caught.value, path).items()})
+        options = {"path": str(path), "text": "text", "label": ["tags"]}
+    found = opened("features", **options)
     splits = found.read(None)
     assert found.about["labels"] == ["rain", "snow", "sun"] and sum(map(len, splits.values())) == 200
     train = splits["train"]
@@ -154,32 +156,18 @@ def test_a_list_written_as_a_text_is_refused(cell, tmp_path, opened):
     path = str(tmp_path / "own.csv")
     assert next(own.several(Path(path), "text", "tags", None))[2] == ["[a]"]
     write_rows(tmp_path, "own.csv", [("text", "tags"), *((sentence(i), [cell, "['c']"][i % 2]) for i in range(9))])
-    for ask in (
-        lambda: opened("table", path=path, text="text", label="tags"),
-        lambda: guess(path, {}),
-        lambda: list(own.several(Path(path), "text", "tags", None)),
+    said = "save the table as .jsonl or .parquet"
+    for ask, told in (
+        (lambda: opened("table", path=path, text="text", label="tags"), said),
+        (lambda: list(own.several(Path(path), "text", "tags", None)), said),
+        (lambda: guess(path, {}), "several labels"),
     ):
-        with refused(DataError, says="save the table as .jsonl or .parquet"):
+        with refused(DataError, says=told):
             ask()
 
 
-def test_equal_splits_are_a_note_under_the_table(tmp_path, opened):
-    def notes():
-        found = opened("table", path=str(tmp_path / "own"), text="premise", label="stars")
-        return [note for note in found.notes if "same" in note]
-
-    write_table(tmp_path / "own", TABLE, "train")
-    for split in ("dev", "test"):
-        write_table(tmp_path / "own", [*TABLE, (f"Of {split}", "x", "2")], split)
-    assert notes() == []
-    write_table(tmp_path / "own", TABLE, "test")
-    assert notes() == ["1 split has the same content as train (test.csv): its scores show what was memorised"]
-    write_table(tmp_path / "own", TABLE, "dev")
-    assert len(notes()) == 3
-
-
-KNOWN = [(0, None), (1, "1 of 200 test texts (0.5%) are also in train"), (2, "WARNING")]
-KNOWN += [(200, "200 of 200 test texts (100.0%)")]
+KNOWN = [(0, None), (1, "(0.5%) are also in train"), (2, "WARNING")]
+KNOWN += [(200, "(100.0%) are also in train")]
 
 
 @pytest.mark.parametrize("kind", ["files", "table"])
@@ -188,14 +176,16 @@ def test_texts_of_a_test_set_that_stand_in_train_are_counted(tmp_path, opened, k
     options = {"source": "premise", "target": "stars"} if kind == "files" else {"text": "premise", "label": "stars"}
     rows = {s: [(f"{s} text {i}", "x", i % 2) for i in range(200)] for s in SPLITS}
     rows["test"][:same] = rows["train"][-same:] if same else []
+    rows["dev"][:3] = rows["test"][-3:]
     for split in SPLITS:
         write_table(tmp_path / "own", rows[split], split)
     for _ in range(2):  # read, then remembered
         found = opened(kind, path=str(tmp_path / "own"), **options)
         found.read(None)
-        told = [note for note in found.notes if "also in train" in note]
+        told = [note for note in found.notes if "also in train" in note and " test " in note]
         assert len(told) == (same > 0) and all(said in note for note in told)
         assert ("WARNING" in "".join(told)) == (same >= 2)
+        assert any(note.startswith("3 of 200 test") and "also in dev. WARNING" in note for note in found.notes)
 
 
 def documents(n=240):

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from tasks.data.sets.translation import read_pharaoh
+from tasks.data.sets.pairs import read_pharaoh
 
 pytestmark = pytest.mark.slow
 # train, test, labels; labels per document

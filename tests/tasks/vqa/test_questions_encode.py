@@ -120,7 +120,7 @@ def test_vectors_to_start_from_and_answers_that_are_left(node, cache, tmp_path):
     assert found.vectors[FIRST + found.words.index("square")].tolist() == [1, 2, 3]
     path.write_text("square 1 2 4\n")
     assert encode.encode(data, options, cache, QUIET).sha256 != found.sha256
-    with pytest.raises(DataUnavailable, match="word vectors are missing"):
+    with pytest.raises(DataUnavailable, match="none is missing"):
         encode.encode(data, Encode(vectors=str(tmp_path / "none")), cache, QUIET)
     with pytest.raises(DataError, match=r"lower encode\.min_answer_count"):
         encode.encode(data, Encode(min_answer_count=1000), cache, QUIET)
@@ -170,19 +170,19 @@ def test_answers_from_a_file_are_a_models_answers_in_its_order(node, cache, tmp_
             }
     path.rename(path.with_name("moved.json"))  # a test set needs the kept answers alone
     assert encode.encode_test(data, found.folder, cache, QUIET).answers == names
-    with pytest.raises(DataUnavailable, match="list of answers is missing"):
+    with pytest.raises(DataUnavailable, match="is missing"):
         encode.read_answers(path)
-    for wrong, said in (
-        ("{}", "must be a list"),
-        ("[]", "must be a list"),
-        ('["a", 1]', "must be a list"),
-        ('["a", "a"]', "'a' is in it twice"),
-        ('[{"a": 0, "b": 2}, {}]', "numbers are not 0 to 1"),
-        ('[{"a": 0, "b": "c"}, {}]', "no list of answers"),
-        ("a\nb", "no list of answers"),
+    for wrong in (
+        "{}",
+        "[]",
+        '["a", 1]',
+        '["a", ""]',
+        '["a", "a"]',
+        '[{"a": 0, "b": 2}, {}]',
+        '[{"a": 0, "b": "c"}, {}]',
     ):
         path.write_text(wrong, encoding="utf-8")
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(DataError, match="no list of answers"):
             encode.read_answers(path)
 
 

@@ -1,21 +1,28 @@
-"""SNLI 1.0 (Bowman et al. 2015), used in Table 1 of Niculae & Blondel 2017; and 20,000 of its training pairs.
+"""Texts with a class: IMDB's film reviews, and SNLI.
 
-snli       the published files
+imdb       negative or positive reviews (Maas et al. 2011), used in Table 1 of Martins et al. 2020
+snli       SNLI 1.0 (Bowman et al. 2015), used in Table 1 of Niculae & Blondel 2017: the published files
 snli_20k   20,000 training pairs with SNLI's own dev and test sets, from a mirror
 """
 
 import os
+import random
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from tasks.config.files import defaults
-from tasks.data.dataset import SPLITS, DataSet, Limited, Loader, Manifest, Splits, make
+from repro.options import integer
+from tasks.data.acquire import sources
+from tasks.data.acquire.archives import tar_files
+from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
+from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
-from tasks.data.manifests import Mirrored, local, mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.progress import Progress
-from tasks.data.read.formats import TOO_LONG, count, damaged, json_lines, numbered, read_lines, table, too_long
-from tasks.data.read.lines import find_file, same_length
+from tasks.data.read.formats import TOO_LONG, count, damaged, decode, json_lines, numbered, read_lines, table, too_long
+from tasks.data.read.lines import find_file
 from tasks.data.records import Example
 
 KIND = "texts"
@@ -27,22 +34,15 @@ _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{
 _STARRED = re.compile(r"\*([^*]+)\*")
 
 
-@defaults("data/snli")
-class Snli(Limited):
-    """549,367 train, 9,842 dev and 9,824 test pairs with a gold label."""
-
-    path: str | None = local("folder of snli_1.0_*.jsonl; null: what was fetched")
-
-
-def load_snli(manifest: Manifest, options: Snli, root: Path, progress: Progress) -> DataSet:
+def load_snli(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs whose tokens are the leaves of sentence1_parse and sentence2_parse, as in the paper.
 
     If e-SNLI's csv files are in the same folder, the premise words that its annotators highlighted are marked.
     """
-    folder = root / manifest["name"] / "snli_1.0" if options.path is None else Path(options.path)
-    places = folder, folder / "snli_1.0"
+    places = sources.folders_in(sources.located(manifest, options.path, root))
     files = {s: find_file(places, [f"snli_1.0_{s}.jsonl"], manifest["get"]) for s in SPLITS}
-    highlights = {split: path for split in SPLITS if os.path.lexists(path := folder / f"esnli_{split}.csv")}
+    there = ((split, place / f"esnli_{split}.csv") for split in SPLITS for place in places)
+    highlights = {split: path for split, path in there if os.path.lexists(path)}
 
     def read(progress: Progress) -> Splits:
         splits = {}
@@ -118,12 +118,7 @@ _FUNCTION_WORDS = frozenset(
 )
 
 
-@defaults("data/snli_20k")
-class Subset(Mirrored):
-    """About 20,000 train, 9,842 dev and 9,824 test pairs."""
-
-
-def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progress) -> DataSet:
+def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs; the marked words are premise words mentioned in the e-SNLI explanations of dev and test pairs.
 
     They replace the highlights, which the mirror does not have.
@@ -135,12 +130,7 @@ def load_subset(manifest: Manifest, options: Subset, root: Path, progress: Progr
         train = dict.fromkeys(row for name in TRAIN for row in _subset_rows(files[name]))
         splits = {"train": list(train), "dev": [], "test": []}
         for split in ("dev", "test"):
-            paths = [files[name] for name in names[split]]
-            columns = [read_lines(path) for path in paths]
-            same_length(paths, columns)
-            for number, (s1, s2, label, *why) in enumerate(zip(*columns), 1):
-                if label not in CLASSES:
-                    raise damaged(paths[2], f"label {label[:40]!r}", f"one of {', '.join(CLASSES)}", line=number)
+            for s1, s2, label, *why in zip(*(read_lines(files[name]) for name in names[split]), strict=True):
                 splits[split].append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
         return splits
 
@@ -158,12 +148,58 @@ def explained_words(explanations: Iterable[str]) -> frozenset[str]:
 
 def _subset_rows(path: Path) -> Iterator[Example]:
     classes = {"1": "neutral", "2": "contradiction", "3": "entailment"}
-    for number, line in numbered(path):
-        cells = line.split("\t")
-        if len(cells) != 4 or cells[1] not in classes:
-            expected = "4 cells: number, label 1 to 3, two texts"
-            raise damaged(path, f"{len(cells)} cells, label {cells[1:2]}", expected, line=number)
-        yield Example((cells[2], cells[3]), CLASSES.index(classes[cells[1]]))
+    for _, label, *texts in (line.split("\t") for line in read_lines(path)):
+        yield Example((*texts,), CLASSES.index(classes[label]))
 
 
-SETS = {"snli": Loader(KIND, Snli, load_snli), "snli_20k": Loader(KIND, Subset, load_subset)}
+_MEMBER = re.compile(r"(?:^|/)(train|test)/(neg|pos)/([^/]+)\.txt$")
+_LABELS = {"neg": 0, "pos": 1}
+REVIEWS = {"classes": ["negative", "positive"], "fields": ["text"]}
+
+
+def load_imdb(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
+    """Read the archive from `path`, else from `mirror`, else from the fetched copy."""
+    counts: dict[str, int] = {}  # empty for a mirror or download: the manifest's hash shows that it is complete
+    if options.path is not None:
+        archive = Path(options.path)
+        counts = Counter(found[1] for found, _ in tar_files(archive, _MEMBER))
+    elif options.mirror is not None:
+        (archive,) = mirror_files(manifest, options.mirror).values()
+    elif sources.found(manifest, root) is not None:
+        archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
+    else:
+        raise DataUnavailable("imdb was not fetched", str(root / "imdb"), manifest["get"])
+
+    def read(progress: Progress) -> Splits:
+        reviews: dict[str, list[tuple[str, Example]]] = {"train": [], "test": []}
+        with progress.bar(50_000, f"reading {archive.name}") as bar:
+            for found, raw in tar_files(archive, _MEMBER):
+                text = decode(raw, archive / found.string)
+                if not text.strip():
+                    raise DataError(f"imdb: the review {found.string} is blank", str(archive), manifest["get"])
+                split, label, name = found.groups()
+                reviews[split].append((f"{label}/{name}", Example((text,), _LABELS[label])))
+                bar.advance()
+        if not reviews["train"] or not reviews["test"]:
+            raise DataError("imdb has no reviews in train or test", str(archive), manifest["get"])
+        ordered = (sorted(found, key=lambda item: item[0]) for found in reviews.values())
+        train, test = ([example for _, example in found] for found in ordered)
+        random.Random(options.split_seed).shuffle(train)
+        random.Random(options.split_seed).shuffle(test)  # so that a limit keeps reviews of both classes
+        cut = round(len(train) * options.dev_share)
+        return {"train": train[cut:], "dev": train[:cut], "test": test}
+
+    stamp, seed = sha256_of(archive), options.split_seed
+    held_out = [stamp, options.dev_share, seed]
+    origin = {"train": held_out, "dev": held_out, "test": [stamp, seed]}
+    notes = [f"dev: {options.dev_share:.0%} of the training reviews, seed {seed}"]
+    more = {"limits": options.limits, "counts": counts, "notes": notes, "about": REVIEWS}
+    return make(manifest, KIND, read, f"IMDB, archive {archive.name}", sources=origin, **more)
+
+
+SPLIT_SEED = integer(low=0, help="seed of the choice of dev, among the reviews ordered by name")
+SETS = {
+    "imdb": Loader(KIND, load_imdb, {"split_seed": SPLIT_SEED}),
+    "snli": Loader(KIND, load_snli),
+    "snli_20k": Loader(KIND, load_subset),
+}
