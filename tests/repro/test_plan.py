@@ -55,15 +55,6 @@ def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
     assert plan.at(0, 1)[0].further == {"duc": {"name": "duc", "content": "duc"}}
 
 
-def test_user_overrides_win_and_are_told_apart(experiment, tools):
-    told, typed = set(), ("train.max_epochs=9", "task.shift=2")
-    spying = replace(tools, compose=lambda overrides, user: (told.add(tuple(user)), tools.compose(overrides))[1])
-    plan = made(experiment(), spying, list(typed))
-    assert {s.config["train"]["max_epochs"] for s in plan.slots} == {9}
-    assert {s.config["task"]["shift"] for s in plan.slots} == {2}
-    assert plan.overrides == typed and told == {typed}
-
-
 @pytest.mark.parametrize("grid", ["own", {"lam": [0.1, 0.5], "mapping.more": [1, 2]}])
 def test_a_grid_does_not_search_what_the_user_sets(experiment, tools, grid):
     """Every point would be the same cell, under the first point's name."""
@@ -143,15 +134,6 @@ def test_a_column_without_data_says_why_and_the_others_stay(experiment, tools, w
     plan = made(one, tools, workers=workers)
     assert plan.unavailable == {1: "it is behind a licence"}
     assert {s.column for s in plan.slots} == {0} and len(plan.slots) == 8
-
-
-def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, tools, monkeypatch):
-    def missing(config, encoding, progress):
-        raise fake_family.DataMissing("it must be bought")
-
-    monkeypatch.setattr(fake_family, "prepare_test", missing)
-    plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
-    assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
 
 
 def test_an_error_ends_the_preparation_of_the_other_data(experiment, tools, monkeypatch):

@@ -6,11 +6,8 @@ import random
 from pathlib import Path
 
 import pytest
-from fake_family import keep
-from made_report import Made
-from made_table import RECORDS, block, cell_of, examples
+from made_table import RECORDS, block, examples
 
-from repro import convergence
 from repro.claims.claim import UNIFORM
 from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
@@ -55,21 +52,6 @@ def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, lear
     assert [r.mark for r in rows] == ["~" if r is rows[learning] else "" for r in rows]
     said = render.to_screen(table)
     assert "~ training may not have converged" in said and "ranks nothing" in said
-
-
-def test_one_seed_that_still_learns_is_enough(made):
-    plan, store = made()
-    measured = {"test/bleu": 35.0, "test/attention_support": 4.0}
-    keep(store, cell_of(plan, 1, 0.5, 2), {"dev/accuracy": 66.0, "best_epoch": 3.0}, measured)
-    assert not block(plan, store).rows[1].convergence.converged
-
-
-def test_no_row_is_compared_with_a_first_row_that_still_learns(tmp_path, monkeypatch):
-    made, states = Made(tmp_path, seeds=(1, 2)), iter([Convergence(LEARNING), *[Convergence(CONVERGED)] * 2])
-    monkeypatch.setattr(convergence, "together", lambda cells: next(states))
-    rows = tables.build(made.plan, made.store).blocks[0].own
-    assert [row.convergence.converged for row in rows] == [False, True, True]
-    assert not any(value.p_values for row in rows for value in row.values)
 
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
