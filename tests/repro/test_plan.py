@@ -71,16 +71,17 @@ def test_a_grid_does_not_search_what_the_user_sets(experiment, tools, grid):
 
 def test_values_keep_their_kind_in_overrides(experiment, tools):
     seen = []
-    spying = replace(tools, compose=lambda overrides, user: (seen.append(list(overrides)), tools.compose(overrides))[1])
+    spying = replace(tools, compose=lambda *told: (seen.append([*map(list, told)]), tools.compose(told[0]))[1])
 
     def change(page):
         grids = {"g": {"a": [True, None, 0.5, "word"]}}
         page["rows"] = [{"label": "r", "mapping": "m", "overrides": ["c=1"], "grids": grids}]
         page["profiles"]["demo"] = {"columns": ["a"], "seeds": [3]}
 
-    made(experiment(change), spying, ["z=1"])
+    assert made(experiment(change), spying, ["z=1"]).overrides == ("z=1",)
     values = ("true", "null", "0.5", "word")
-    assert seen == [["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in values]
+    of_all = [["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in values]
+    assert seen == [[overrides, ["z=1"]] for overrides in of_all], "those of the user win, and are told apart"
 
 
 def test_all_errors_are_collected_before_any_data(experiment, tools, tmp_path):
