@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
@@ -16,21 +15,6 @@ from repro.statistics import Mean
 from repro.tables import build as tables
 from repro.tables import findings, footers, render, screen
 from repro.tables.blocks import Block, Row, Table, Value
-
-
-def noisy(row):
-    """Examples of a row: normal around a mean that is a little higher in the second row."""
-    rng = random.Random(row)
-    return [{"index": i, "sentence": {"attention_support": rng.gauss(0.3 * row, 1)}} for i in range(60)]
-
-
-def test_an_example_counts_once_whatever_the_number_of_seeds(made):
-    """The same outputs with ten seeds are no more evidence about the test set than with one."""
-    found = []
-    for seeds in (1, 10):
-        scores = {(row, None, seed): (60.0, 30.0 + row) for row in (0, 1) for seed in range(1, seeds + 1)}
-        found.append(block(*made(scores, examples=noisy)).rows[1].values[1].p_values["examples"])
-    assert found[0] == found[1] > 1e-3
 
 
 def test_a_fit_without_epochs_says_nothing_of_convergence(made, monkeypatch):

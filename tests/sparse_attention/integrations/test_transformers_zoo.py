@@ -22,7 +22,6 @@ REFUSED = {
     "bigbird_pegasus": "BigBirdPegasusSelfAttention of .* attends by its own code",
     "data2vec-vision": "Data2VecVisionModel attends by its own code",
     "git": "GitSelfAttention of .* attends by its own code",
-    "siglip": "contains torch.nn.MultiheadAttention; call sa.nn.replace",
 }
 OTHERS = re.compile("Router|Gating|HyperConnection|MatchAssignment|InterestPoint")  # compute softmax and do not attend
 PARAMETERS = 4_000_000  # at most; more: the names below do not reach the sizes of this configuration
