@@ -72,72 +72,58 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.0"
 
     def do_GET(self) -> None:
-        path = unquote(urlsplit(self.path).path)
-        self.server.asked.append((path, self.headers))
+        server, path = self.server, unquote(urlsplit(self.path).path)
+        server.asked.append((path, self.headers))
         parts = path.strip("/").split("/")
         if parts[0] == "api":
-            return self._api("/".join(parts[2:4]))
-        if parts[0] == "datasets":
-            repo, name = "/".join(parts[1:3]), path.split("/resolve/")[1].split("/", 1)[1]
-            if repo in self.server.gated:
-                return self._refuse(403, "GatedRepo")
-            return self._redirect(302, f"/storage/{repo}/{name}")
-        if parts[0] == "storage":
-            return self._file(self.server.repos["/".join(parts[1:3])].get("/".join(parts[3:])))
-        return self._file(self.server.files.get("/".join(parts[1:])))
+            self._api("/".join(parts[2:4]))
+        elif parts[0] == "datasets" and (repo := "/".join(parts[1:3])) in server.gated:
+            self._send(403, X_Error_Code="GatedRepo")
+        elif parts[0] == "datasets":
+            self._send(302, Location=f"/storage/{repo}/{'/'.join(parts[5:])}")
+        elif parts[0] == "storage":
+            self._file(server.repos["/".join(parts[1:3])].get("/".join(parts[3:])))
+        else:
+            self._file(server.files.get("/".join(parts[1:])))
 
     do_HEAD = do_GET
 
     def _api(self, repo: str) -> None:
         server = self.server
         if server.broken:
-            return self._refuse(500, "")
+            return self._send(500)
         if repo in server.moved:
-            return self._redirect(307, self.path.replace(repo, server.moved[repo]))
+            return self._send(307, Location=self.path.replace(repo, server.moved[repo]))
         if repo not in server.repos:
-            return self._refuse(404, "RepoNotFound")
+            return self._send(404, X_Error_Code="RepoNotFound")
         if repo in server.gated:
-            return self._refuse(403, "GatedRepo")
+            return self._send(403, X_Error_Code="GatedRepo")
         siblings = []
         for name, raw in server.repos[repo].items():
             lfs = {"sha256": hashlib.sha256(raw).hexdigest(), "size": len(raw), "pointerSize": 130}
             siblings.append({"rfilename": name, "size": len(raw), "blobId": "0" * 40, "lfs": lfs})
-        return self._send(json.dumps({"id": repo, "sha": COMMIT, "siblings": siblings, "tags": []}).encode())
+        told = {"id": repo, "sha": COMMIT, "siblings": siblings, "tags": []}
+        return self._send(200, body=json.dumps(told).encode(), Content_Type="application/json")
 
     def _file(self, body: bytes | None) -> None:
         if body is None:
-            return self._refuse(404, "EntryNotFound")
+            return self._send(404, X_Error_Code="EntryNotFound")
         server, wanted, start = self.server, self.headers.get("Range"), 0
         body = (body[:-9] + bytes([body[-9] ^ 1]) + body[-8:] if server.flip else body) + b"x" * server.longer
         if wanted and server.partly:
             start = int(wanted.removeprefix("bytes=").rstrip("-"))
         if start and start >= len(body):
-            return self._refuse(416, "")
-        self.send_response(206 if start else 200)
-        self.send_header("Content-Length", str(len(body) - start))
-        if start:
-            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
-        self.end_headers()
-        self.wfile.write(body[start : server.cut])
+            return self._send(416)
+        more = {"Content_Range": f"bytes {start}-{len(body) - 1}/{len(body)}"} if start else {}
+        return self._send(206 if start else 200, body=body[start:], **more)
 
-    def _refuse(self, code: int, why: str) -> None:
+    def _send(self, code: int, body: bytes = b"", **headers: str) -> None:
+        """An answer with these headers; their dashes are written as `_`."""
         self.send_response(code)
-        self.send_header("X-Error-Code", why)
-        self.send_header("Content-Length", "0")
+        for name, value in (headers | {"Content-Length": str(len(body))}).items():
+            self.send_header(name.replace("_", "-"), value)
         self.end_headers()
-
-    def _redirect(self, code: int, where: str) -> None:
-        self.send_response(code)
-        self.send_header("Location", where)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def _send(self, body: bytes) -> None:
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(body[: self.server.cut])
 
     def log_message(self, *args: Any) -> None:
         pass

@@ -61,24 +61,6 @@ def write_folders(folder: Path) -> dict[str, Path]:
     return {f"SPARSE_ATTENTION_{name}": folder / place for name, place in names.items()}
 
 
-def write_fetched(root: Path) -> None:
-    """What the archives of SNLI, and of IWSLT in both directions, unpack to."""
-    labels = ("entailment", "neutral", "contradiction")
-    for part in ("train", "dev", "test"):
-        rows = [{"gold_label": labels[i % 3], "pairID": str(i)} for i in range(N)]
-        words = [[text(f"{part}{i}{k}").split() for k in "12"] for i in range(N)]
-        parses = [[f"(S {' '.join(f'(N {w})' for w in one)})" for one in both] for both in words]
-        told = [row | dict(zip(("sentence1_parse", "sentence2_parse"), both)) for row, both in zip(rows, parses)]
-        said = "".join(json.dumps(row) + "\n" for row in told)
-        _put(root / "snli/snli_1.0/snli_1.0" / f"snli_1.0_{part}.jsonl", said.encode())
-    folder = root / "iwslt2017"
-    for pair, lang in ((pair, lang) for pair in ("de-en", "en-de") for lang in ("de", "en")):
-        _put(folder / pair / f"train.tags.{pair}.{lang}", lines(f"train{lang}"))
-        for talk in ("dev2010", *(f"tst{year}" for year in range(2010, 2016))):
-            said = "".join(f'<seg id="{i}">{text(f"{talk}{lang}{i}")}</seg>\n' for i in range(N))
-            _put(folder / pair / f"IWSLT17.TED.{talk}.{pair}.{lang}.xml", said.encode())
-
-
 def _put(path: Path, raw: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(raw)

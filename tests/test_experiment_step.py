@@ -1,14 +1,15 @@
 """Every experiment, in each of its profiles, trains one step at toy size on data that come as the real ones do.
 
-The hub is its stand-in on the loopback; mirrors, wheels and folders hold small files in the published layouts; apt is not asked
-(generated texts). Of each column one row is trained and scored, another one for the next column.
+The hub is its stand-in on the loopback; mirrors, wheels and folders hold small files in the published layouts; apt and archives are
+not asked (generated texts; tests/tasks/data reads files as those of the archives). Of each column one row is trained and scored,
+another one for the next column.
 """
 
 import dataclasses
 
 import pytest
 from hub_stand_in import PATHS, parquet, serving
-from mirror_stand_in import write_fetched, write_folders, write_wheels
+from mirror_stand_in import write_folders, write_wheels
 
 from repro.identity import Cell, prepare
 from repro.store import Store
@@ -19,6 +20,7 @@ from tasks.data.sets import features, plain, questions
 
 pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
+GENERATED |= {"iwslt2017": "toy", "snli": "toy_entailment"}  # of archives
 SMALL = "runtime.device=cpu runtime.workers=1 train.max_epochs=1 train.batch_size=16 train.batch_size_valid=16".split()
 PAIRS = "data.limits={train:16,dev:6,test:6} model.embed_dim=8 model.hidden_dim=8 model.layers=1".split()
 PAIRS += "decode.beam=2 decode.max_len_b=6".split()
@@ -41,11 +43,10 @@ def columns():
 
 
 @pytest.fixture(scope="module")
-def stand_ins(tmp_path_factory, isolated, _mirror):
+def stand_ins(tmp_path_factory, _mirror):
     """A server in place of the hub, and folders in place of mirrors, wheels and what is got by hand."""
     folder, (mirror, pages) = tmp_path_factory.mktemp("stand-ins"), _mirror
     write_wheels(folder / "wheels")
-    write_fetched(isolated / "data")
     with serving() as server, pytest.MonkeyPatch.context() as patch:
         server.repos = {repo: parquet(repo, folder) for repo in PATHS}
         patch.setattr(manifests, "FOLDER", pages)

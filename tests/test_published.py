@@ -48,22 +48,12 @@ def test_numbers_are_those_of_the_paper(name):
 
 
 @pytest.mark.parametrize("name", TABLES)
-def test_every_number_is_there_once_with_its_decimals_and_in_the_order_of_its_system(name):
-    """ROUGE-1 > ROUGE-L > ROUGE-2; the accuracy of all questions lies between those of their types."""
-    records, systems = ours(name)["results"], defaultdict(dict)
-    assert len({key(r) for r in records}) == len(records)
+def test_every_number_has_the_decimals_of_its_table(name):
+    records = ours(name)["results"]
     assert len({record["decimals"] for record in records}) == 1, "a table prints all its numbers alike"
     for record in records:
         value = record["value"]
         assert 0 < value < 100 and float(f"{value:.{record['decimals']}f}") == value, key(record)
-        mapping, dataset, metric = key(record)
-        systems[mapping, dataset][metric] = value
-    for scores in systems.values():
-        if "ROUGE-1" in scores:
-            assert scores["ROUGE-1"] > scores["ROUGE-L"] > scores["ROUGE-2"]
-        if "accuracy overall" in scores and len(scores) > 2:
-            parts = [v for k, v in scores.items() if k != "accuracy overall"]
-            assert min(parts) < scores["accuracy overall"] < max(parts)
 
 
 def shown_numbers(name: str) -> set[tuple[str, str, str]]:

@@ -5,17 +5,16 @@ import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from chromium import BINARY, Chromium
 
 griffe = pytest.importorskip("griffe")
 for package in ("mkdocs", "math_core", "mkdocstrings"):
     pytest.importorskip(package, reason=f"{package}, of the extra dev, builds the site")
 ROOT = Path(__file__).parents[1]
-BROWSER = pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
+
+
 DESK, PHONE = 1400, 390
 
 
@@ -102,54 +101,3 @@ def test_all_that_the_page_of_the_api_shows_has_a_docstring(hooks):
     for name in re.findall(r"^::: sparse_attention\.(\S+)", hooks.api(), re.M):
         look(package[name])
     assert missing == [] and seen > 110
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    with Chromium(tmp_path_factory.mktemp("profile")) as one:
-        yield one
-
-
-PAGES = ("index.html", "start/install.html", "start/my_model.html", "guides/losses.html", "reference/api.html")
-PAGES += ("reference/mappings/constrained_sparsemax.html", "reference/mappings/fertility_softmax.html")
-PAGES += ("reference/benchmarks.html", "results/niculae2017_nmt_cpu.html", "results/figures/trained.html")
-PAGES += ("claims.html", "start/which.html")
-
-
-@pytest.mark.slow
-@BROWSER
-@pytest.mark.parametrize("page", PAGES)
-def test_pages_fit_their_window_in_light_and_dark_and_load_nothing_from_elsewhere(page, site, browser):
-    for width, dark in ((DESK, False), (DESK, True), (PHONE, False), (PHONE, True)):
-        asked = browser.open(site / page, width, dark)
-        assert [url for url in asked if not url.startswith((site.as_uri(), "blob:"))] == []
-        said = [e["params"] for e in browser.events if e.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
-        assert said == [], "no error in the console"
-        assert browser.ask("document.documentElement.scrollWidth") == width, "the page scrolls sideways"
-        # a wide table or formula scrolls in its own box
-        beyond = "e => !e.closest('.md-typeset__scrollwrap, .md-sidebar, .md-search, pre, svg, [style*=overflow-x]') && e.getClientRects().length"
-        right = f"[...document.querySelectorAll('article *')].filter({beyond} && e.getBoundingClientRect().right > innerWidth + 1)"
-        assert browser.ask(f"{right}.map(e => e.outerHTML.slice(0, 90))") == []
-        colours = browser.ask("['backgroundColor', 'color'].map(c => getComputedStyle(document.body)[c])")
-        paper, ink = (sum(int(v) for v in re.findall(r"\d+", colour)[:3]) for colour in colours)
-        assert (paper < ink) == dark and abs(paper - ink) > 250, colours
-        drawn = browser.ask("[...document.querySelectorAll('article img')].map(e => e.complete && e.naturalWidth)")
-        assert all(drawn), "a picture is missing"
-
-
-@pytest.mark.slow
-@BROWSER
-def test_formulas_are_drawn_and_search_finds_a_page_that_was_opened_as_a_file(site, browser):
-    browser.open(site / "guides/losses.html", DESK)
-    bottoms = "[f.children[0], f.children[1]].map(e => e.getBoundingClientRect().bottom)"
-    above, below = browser.ask(f"(f => {bottoms})(document.querySelector('mfrac'))")
-    assert above < below, "the numerator stands above the denominator"
-    browser.open(site / "start/install.html", DESK)
-    browser.ask("document.querySelector('.md-search__input').focus()")
-    typed = "['keyup', 'input'].forEach(e => i.dispatchEvent(new KeyboardEvent(e, {bubbles: true})))"
-    browser.ask(f"(i => {{ i.value = 'oscarmax', {typed} }})(document.querySelector('.md-search__input'))")
-    found, ends = "", time.monotonic() + 30
-    while "oscarmax.html" not in found and time.monotonic() < ends:
-        time.sleep(0.2)
-        found = browser.ask("document.querySelector('.md-search-result__list').innerHTML")
-    assert "reference/mappings/oscarmax.html" in found

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import fake_family
 import pytest
-from chromium import BINARY, Chromium
 from made_report import Page
 
 from repro import cell as cells
@@ -230,25 +229,3 @@ def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch
     assert "2 settings are too many for one drawing" in comparison.dashboard(
         compare.groups(records.read(store).records), "T"
     )
-
-
-@pytest.mark.skipif(BINARY is None, reason="no Chromium is installed (Debian: apt-get install chromium)")
-def test_the_filters_of_the_dashboard(written, tmp_path):
-    with Chromium(tmp_path / "profile") as browser:
-        assert browser.open(written[0] / "dashboard.html", 390) == []
-        assert browser.ask("document.documentElement.scrollWidth") == 390
-
-        def rows(**chosen) -> list[list[str]]:
-            for name, value in ({"mapping": "", "seed": ""} | chosen).items():
-                select = f"document.querySelector('select[name={name}]')"
-                browser.ask(f"[...{select}.options].forEach(o => o.selected = o.value === '{value}')")
-            browser.ask("document.querySelector('.filters').dispatchEvent(new Event('change'))")
-            shown = "[...document.querySelectorAll('.view:not([hidden])')]"
-            found = "[v.dataset.seed, ...[...v.querySelectorAll('.sortable tr[data-mapping]:not([hidden])')].map(r => r.dataset.mapping)]"
-            return browser.ask(f"{shown}.map(v => {found})")
-
-        assert rows() == [["", "softmax", "softmax", "sparsemax"]]
-        assert rows(mapping="sparsemax") == [["", "sparsemax"]]
-        hidden = "[...document.querySelectorAll('.view:not([hidden]) [data-of]')].filter(e => e.style.display).map(e => e.dataset.of)"
-        assert {text.split(" (")[0] for text in browser.ask(hidden)} == {"softmax"}
-        assert rows(seed="2") == [["2", "softmax", "softmax"]] and rows(seed="2", mapping="sparsemax") == []

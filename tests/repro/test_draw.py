@@ -1,14 +1,19 @@
-"""Pictures: heat maps show exact zeros and equal weights, curves and dots show the numbers of the cells."""
+"""Pictures: heat maps show exact zeros and equal weights, curves and dots show the numbers of the cells; those of `draw`."""
 
 import base64
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from made_report import ROWS, Made
 
 from repro.report import draw
+from repro.report.data import predictions_of
 from repro.report.draw import groups, heat, runs, shade
+from repro.report.examples import heat_maps
+from repro.tables.build import build
+from tasks.commands import driver
 
 
 @pytest.mark.parametrize(
@@ -74,3 +79,45 @@ def test_one_run_per_row_draws_the_scores(reported):
     assert "R-1 of each row" in text and "R-1 minus that of" not in text
     said = re.findall(r"test set: (\d+)% zeros, support ([\d.]+)", text)[: len(ROWS)]
     assert said == [("0", "6.0"), ("30", "5.0"), ("60", "4.0")], "of the metric, not of what is drawn"
+
+
+@pytest.fixture
+def drawn(tmp_path):
+    """`drawn(labels)`: what is printed of an experiment that draws these rows; the outputs for one example are right."""
+    made = Made(tmp_path)
+    (best,) = [e["index"] for e in heat_maps(*_read(made), "test", None)][1:2]
+    for r in range(len(ROWS)):
+        level = made.level(r)
+        told = [x | {"output": "quite off"} for x in level.predictions()]
+        told[best]["output"] = told[best]["references"][0]
+        level.write_predictions(told)
+        level.finish()
+
+    def make(labels):
+        made.plan.experiment = replace(made.plan.experiment, draw=tuple(labels))
+        return best, driver.drawings(build(made.plan, made.store), made.plan)
+
+    return make
+
+
+def _read(made):
+    rows = build(made.plan, made.store).blocks[0].own
+    return rows, predictions_of(rows, "test")
+
+
+def test_the_rows_that_an_experiment_names_are_drawn_for_the_best_example_of_the_report(drawn, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    best, text = drawn(ROWS[1:])
+    about, *pictures = text.split("\n\n")
+    assert about == f"Attention for a test example: plain words {best}\nReference: reference plain words"
+    assert [picture.partition(": reference plain words\n")[0] for picture in pictures[:-1]] == list(ROWS[1:])
+    assert all(len(re.findall(r"^ +(?:out|put|</s>) [░▒▓█· ]+$", picture, re.M)) == 3 for picture in pictures[:-1])
+    shades, look = pictures[-1].split("\n", 1)
+    assert shades == "· exactly no weight  ░ above 0  ▒ from 0.25  ▓ from 0.5  █ from 0.75" and look.startswith(
+        "What to see: "
+    )
+    assert "\033" not in text and max(map(len, "\n".join(pictures).splitlines())) <= 80
+
+
+def test_rows_that_are_not_run_are_not_drawn(drawn):
+    assert drawn(["nobody"])[1] == "No row is left to draw: nobody.\n"

@@ -1,6 +1,8 @@
 """Plans before any data: what counts as done, the assumed hours of the rest; what is said of running cells."""
 
+import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import fake_family
 import pytest
@@ -144,3 +146,8 @@ def test_the_time_left_begins_as_expected_and_becomes_what_is_measured(ran, monk
     (line,) = capsys.readouterr().err.split("\r\033[K")[1:]
     assert line.startswith("  3/4 done, 1 failed; about ") and " | epoch 3/9, loss 1.5: fake: " in line
     assert len(line) == 79, "cut before the last column"
+    shown.show(Event(ran[3], "end", outcome=Outcome(ran[3].cell_id, "done", seconds=100.0)))
+    assert "[4/4]" not in capsys.readouterr().err, "a cell that is done adds no line to a terminal"
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr(display.os, "get_terminal_size", lambda file: os.terminal_size((72, file)))
+    assert display.width(SimpleNamespace(fileno=lambda: 40)) == 72

@@ -55,15 +55,6 @@ def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
     assert plan.at(0, 1)[0].further == {"duc": {"name": "duc", "content": "duc"}}
 
 
-def test_user_overrides_win_and_are_told_apart(experiment, tools):
-    told, typed = set(), ("train.max_epochs=9", "task.shift=2")
-    spying = replace(tools, compose=lambda overrides, user: (told.add(tuple(user)), tools.compose(overrides))[1])
-    plan = made(experiment(), spying, list(typed))
-    assert {s.config["train"]["max_epochs"] for s in plan.slots} == {9}
-    assert {s.config["task"]["shift"] for s in plan.slots} == {2}
-    assert plan.overrides == typed and told == {typed}
-
-
 @pytest.mark.parametrize("grid", ["own", {"lam": [0.1, 0.5], "mapping.more": [1, 2]}])
 def test_a_grid_does_not_search_what_the_user_sets(experiment, tools, grid):
     """Every point would be the same cell, under the first point's name."""
@@ -80,16 +71,17 @@ def test_a_grid_does_not_search_what_the_user_sets(experiment, tools, grid):
 
 def test_values_keep_their_kind_in_overrides(experiment, tools):
     seen = []
-    spying = replace(tools, compose=lambda overrides, user: (seen.append(list(overrides)), tools.compose(overrides))[1])
+    spying = replace(tools, compose=lambda *told: (seen.append([*map(list, told)]), tools.compose(told[0]))[1])
 
     def change(page):
         grids = {"g": {"a": [True, None, 0.5, "word"]}}
         page["rows"] = [{"label": "r", "mapping": "m", "overrides": ["c=1"], "grids": grids}]
         page["profiles"]["demo"] = {"columns": ["a"], "seeds": [3]}
 
-    made(experiment(change), spying, ["z=1"])
+    assert made(experiment(change), spying, ["z=1"]).overrides == ("z=1",)
     values = ("true", "null", "0.5", "word")
-    assert seen == [["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in values]
+    of_all = [["profile=demo", "mapping=m", "c=1", f"mapping.a={v}", "seed=3", "z=1"] for v in values]
+    assert seen == [[overrides, ["z=1"]] for overrides in of_all], "those of the user win, and are told apart"
 
 
 def test_all_errors_are_collected_before_any_data(experiment, tools, tmp_path):
@@ -143,15 +135,6 @@ def test_a_column_without_data_says_why_and_the_others_stay(experiment, tools, w
     plan = made(one, tools, workers=workers)
     assert plan.unavailable == {1: "it is behind a licence"}
     assert {s.column for s in plan.slots} == {0} and len(plan.slots) == 8
-
-
-def test_a_further_test_set_that_cannot_be_had_takes_its_column_out(experiment, tools, monkeypatch):
-    def missing(config, encoding, progress):
-        raise fake_family.DataMissing("it must be bought")
-
-    monkeypatch.setattr(fake_family, "prepare_test", missing)
-    plan = made(experiment(lambda page: page["columns"]["b"].update(evaluate=["duc"])), tools)
-    assert plan.unavailable == {1: "it must be bought"} and {s.column for s in plan.slots} == {0}
 
 
 def test_an_error_ends_the_preparation_of_the_other_data(experiment, tools, monkeypatch):

@@ -29,6 +29,8 @@ def test_the_page_is_whole_and_loads_nothing(reported):
             value = attributes.get(name) or ""
             assert not re.match(r"(?i)(https?:|//|file:|data:|javascript:|/)", value), f"{tag} {name}={value}"
     assert "@import" not in text and "could not be made" not in text
+    for tag, kind in re.findall(r'document\.querySelectorAll\("(\w+)(?:\.(\w+))?"', text.partition("<script>")[2]):
+        assert any(t == tag and kind in (a.get("class") or "") for t, a in page.elements), "what the script looks for"
     identifiers = [a["id"] for _, a in page.elements if "id" in a]
     assert len(identifiers) == len(set(identifiers)) and any(tag == "img" for tag, _ in page.elements)
 

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
-from fake_family import keep
-from made_report import Made
-from made_table import RECORDS, block, cell_of, examples
+from made_table import RECORDS, block, examples
 
-from repro import convergence
 from repro.claims.claim import UNIFORM
 from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
@@ -19,21 +15,6 @@ from repro.statistics import Mean
 from repro.tables import build as tables
 from repro.tables import findings, footers, render, screen
 from repro.tables.blocks import Block, Row, Table, Value
-
-
-def noisy(row):
-    """Examples of a row: normal around a mean that is a little higher in the second row."""
-    rng = random.Random(row)
-    return [{"index": i, "sentence": {"attention_support": rng.gauss(0.3 * row, 1)}} for i in range(60)]
-
-
-def test_an_example_counts_once_whatever_the_number_of_seeds(made):
-    """The same outputs with ten seeds are no more evidence about the test set than with one."""
-    found = []
-    for seeds in (1, 10):
-        scores = {(row, None, seed): (60.0, 30.0 + row) for row in (0, 1) for seed in range(1, seeds + 1)}
-        found.append(block(*made(scores, examples=noisy)).rows[1].values[1].p_values["examples"])
-    assert found[0] == found[1] > 1e-3
 
 
 def test_a_fit_without_epochs_says_nothing_of_convergence(made, monkeypatch):
@@ -55,21 +36,6 @@ def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, lear
     assert [r.mark for r in rows] == ["~" if r is rows[learning] else "" for r in rows]
     said = render.to_screen(table)
     assert "~ training may not have converged" in said and "ranks nothing" in said
-
-
-def test_one_seed_that_still_learns_is_enough(made):
-    plan, store = made()
-    measured = {"test/bleu": 35.0, "test/attention_support": 4.0}
-    keep(store, cell_of(plan, 1, 0.5, 2), {"dev/accuracy": 66.0, "best_epoch": 3.0}, measured)
-    assert not block(plan, store).rows[1].convergence.converged
-
-
-def test_no_row_is_compared_with_a_first_row_that_still_learns(tmp_path, monkeypatch):
-    made, states = Made(tmp_path, seeds=(1, 2)), iter([Convergence(LEARNING), *[Convergence(CONVERGED)] * 2])
-    monkeypatch.setattr(convergence, "together", lambda cells: next(states))
-    rows = tables.build(made.plan, made.store).blocks[0].own
-    assert [row.convergence.converged for row in rows] == [False, True, True]
-    assert not any(value.p_values for row in rows for value in row.values)
 
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}

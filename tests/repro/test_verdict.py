@@ -99,17 +99,6 @@ def test_the_tolerance_is_in_the_metric_s_own_unit():
         assert found.word == APART and "is not in the unit of" in found.text
 
 
-def test_numbers_that_cannot_be_held_against_each_other():
-    ours = of(36.0, 36.1)
-    for printed, metric, said in (
-        (replace(PRINTED, note="columns"), BLEU, "ambiguous"),
-        (PRINTED, replace(BLEU, tolerance=None), "no tolerance is stated for bleu"),
-    ):
-        found = judge(ours, printed, metric)
-        assert found.word == APART and said in found.text
-    assert judge(None, PRINTED, BLEU).text == "inconclusive: no finished cell has this score"
-
-
 @pytest.fixture
 def judged(experiment, tools, store, tmp_path, monkeypatch):
     """`judged(change, overrides, ...)`: the verdict on the first row of a run under the paper's profile, through everything."""

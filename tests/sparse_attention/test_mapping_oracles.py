@@ -71,24 +71,35 @@ def test_constrained_mappings_solve_their_programmes(kernel, share):
                 assert half.dtype == torch.float16 and abs(half.sum().item() - 1) < 4e-3
 
 
+NO_DISTRIBUTION = [  # upper bounds, lower bounds, and what is said
+    (0.5, 0.6, r"row \(0,\): lower bound 0.6, upper bound 0.5"),
+    (1.0, 0.3, "the lower bounds sum to 1.2"),
+    (1.0, -0.1, "lower bound -0.1, upper bound 1"),
+    (1.0, math.nan, "lower bound nan, upper bound 1"),
+    (0.2, 0.1, "sum to 0.8.*raise the bounds"),
+    ([0.1, 0.2, 0.3, 0.1], None, r"row \(0,\) sum to 0.7 over the kept positions.*raise the bounds"),
+    ([[0.5] * 4, [0.5, -1.0, 0.5, 0.5]], None, r"row \(1,\) contain -1, but every bound must be >= 0"),
+    ([[0.5] * 4, [0.5, math.nan, 0.5, 0.5]], None, r"row \(1,\) contain nan"),
+]
+
+
 @pytest.mark.parametrize("name", ["constrained_softmax", "constrained_sparsemax"])
-def test_lower_bounds_that_no_distribution_fits_are_named(kernel, name):
-    f, x = getattr(sa, name), torch.zeros(2, 4)
-    for upper, lower, words in (
-        (0.5, 0.6, "row \\(0,\\): lower bound 0.6, upper bound 0.5"),
-        (1.0, 0.3, "the lower bounds sum to 1.2"),
-        (1.0, -0.1, "lower bound -0.1, upper bound 1"),
-        (1.0, math.nan, "lower bound nan, upper bound 1"),
-        (0.2, 0.1, "sum to 0.8.*raise the bounds"),
-    ):
+def test_bounds_that_no_distribution_fits_are_named(kernel, name):
+    f, x, hidden = getattr(sa, name), torch.zeros(2, 4), torch.tensor([[True] * 4, [True, False, True, True]])
+    for upper, lower, words in NO_DISTRIBUTION:
+        u = torch.as_tensor(upper)
         with pytest.raises(ValueError, match=words):
-            f(x, upper, lower=lower)
-        compiled = torch.func.vmap(lambda z: f(z, upper, lower=lower))  # noqa: B023
-        if "raise" not in words:
-            assert compiled(x).isnan().all()
+            f(x, u, lower=lower)
+        if u.ndim > 1:  # the bound of an excluded position says nothing
+            assert torch.allclose(f(x, u, mask=hidden).sum(-1), torch.ones(2))
+        elif "raise" not in words:
+            assert torch.func.vmap(lambda z: f(z, u, lower=lower))(x).isnan().all()  # noqa: B023
     for tight in ({"bounds": 0.25, "lower": 0.1}, {"bounds": 1.0, "lower": 0.25}, {"bounds": 0.25, "lower": 0.25}):
         assert torch.allclose(f(x + torch.arange(4.0), **tight), torch.full((2, 4), 0.25))
-    assert (f(x, 1.0, mask=torch.zeros(4, dtype=torch.bool), lower=0.1) == 0).all()
+    nothing = torch.zeros(4, dtype=torch.bool)
+    assert (f(x, 1.0, mask=nothing, lower=0.1) == 0).all() and (f(x, 0.0, mask=nothing) == 0).all()
+    used = torch.tensor([0.1, 0.2, 0.2, 0.5 - 1e-6], dtype=torch.float64)  # used up exactly, but for rounding
+    assert torch.allclose(f(x.double(), used), used.expand(2, 4), atol=1e-15)
 
 
 def test_lower_bounds_go_the_ways_of_bounds():
@@ -107,29 +118,6 @@ def test_lower_bounds_go_the_ways_of_bounds():
         loss = sa.losses.fenchel_young(z := x.clone().requires_grad_(), expected.detach(), name, bounds=0.6, lower=low)
         loss.backward()
         assert abs(loss) < 1e-5 and z.grad.abs().max() < 1e-5  # the loss is 0 at the mapping's own value
-
-
-@pytest.mark.parametrize("name", ["constrained_softmax", "constrained_sparsemax"])
-def test_bounds_that_no_distribution_fits_are_named(kernel, name):
-    f = getattr(sa, name)
-    x, u = torch.randn(4, 3, dtype=torch.float64), torch.full((4, 3), 0.5, dtype=torch.float64)
-    for value, words in (
-        (-1.0, r"row \(2,\) contain -1, but every bound must be >= 0"),
-        (float("nan"), r"row \(2,\) contain nan"),
-    ):
-        wrong = u.clone()
-        wrong[2, 1] = value
-        with pytest.raises(ValueError, match=words):
-            f(x, wrong)
-        mask = torch.ones(4, 3, dtype=torch.bool)
-        mask[2, 1] = False  # the bound of an excluded position says nothing
-        assert torch.allclose(f(x, wrong, mask=mask).sum(-1), torch.ones(4, dtype=torch.float64))
-    with pytest.raises(ValueError, match=r"row \(0,\) sum to 0.6 over the kept positions.*raise the bounds"):
-        f(x, torch.tensor([0.1, 0.2, 0.3], dtype=torch.float64))
-    assert torch.equal(f(x, u * 0, mask=torch.zeros(4, 3, dtype=torch.bool)), torch.zeros_like(x))
-    # Fertility used up exactly, but for rounding.
-    used = torch.tensor([0.1, 0.2, 0.7 - 1e-6], dtype=torch.float64)
-    assert torch.allclose(f(x, used), used.expand(4, 3), atol=1e-15)
 
 
 def test_values_printed_elsewhere(kernel):
@@ -196,16 +184,3 @@ def test_top_p_is_softmax_of_the_smallest_set_that_holds_the_mass(mass: float) -
         q = torch.softmax(x, 0)
         size = next(s for s in range(1, 7) if q[list(best_set(x, s))].sum() >= mass - 1e-12)
         torch.testing.assert_close(sa.top_p(x, mass=mass), softmax_of(x, size))
-
-
-@pytest.mark.parametrize("name, given", [("top_k", {"k": 3}), ("top_p", {"mass": 0.7})])
-def test_gradient_and_mask_of_truncated_softmax(name: str, given: dict[str, float]) -> None:
-    x, mask = torch.randn(5, 7, dtype=torch.float64).requires_grad_(), torch.arange(7) != 2
-
-    def function(z: torch.Tensor) -> torch.Tensor:
-        return getattr(sa, name)(z, mask=mask, **given)
-
-    p = function(x)
-    assert (p[:, 2] == 0).all() and (p > 0).any(-1).all() and (p == 0).sum(-1).min() >= 2
-    assert torch.autograd.gradcheck(function, (x,)) and torch.autograd.gradgradcheck(function, (x,))
-    torch.testing.assert_close(p[:, mask], getattr(sa, name)(x[:, mask], **given))

@@ -20,7 +20,6 @@ WRONG = [
     (lambda: sa.entmax(X, alpha=torch.full((5,), 1.5)), ValueError, r"alpha of shape \(5,\) fits neither"),
     (lambda: sa.constrained_softmax(X, torch.ones(7)), ValueError, r"bounds of shape \(7,\)"),
     (lambda: sa.pnormmax(X, p=torch.tensor(1.5), solver="pgd"), ValueError, "learn them"),
-    (lambda: sa.sparse_attention(X, [[1.0]], X), TypeError, "k is a list, not a tensor"),
     (lambda: sa.sparsemax(X, dim=2), IndexError, "ange"),
     (lambda: sa.fusedmax(X, 1.0), TypeError, r"dim=1.0 is not .* hyperparameters by name"),  # 1.0 == 1 == X.ndim - 1
     (lambda: sa.hardmax(X, True), TypeError, "dim=True is not a whole number"),
@@ -31,7 +30,6 @@ WRONG = [
     (lambda: sa.Sparsemax()(X, 1), TypeError, "mask=1 is not a mask"),
     (lambda: sa.sparsemax(X, mask=MASK.float()), TypeError, "must be boolean.*0 and -inf to add by mask == 0"),
     (lambda: sa.sparsemax(X, mask=MASK.long()), TypeError, "must be boolean.*lengths by torch.arange"),
-    (lambda: sa.sparse_attention(X, X, X, is_causal=True), TypeError, "this function calls it 'causal'"),
     (lambda: sa.sparse_attention(X, X, X, MASK), TypeError, r"mapping is a tensor of shape \(3, 4\); if it is"),
     (lambda: sa.sparsmax, AttributeError, r"did you mean 'sparsemax'\?"),
     (lambda: sa.Sparsemax(1), TypeError, r"did you mean Sparsemax\(dim=1\) or Sparsemax\(gamma=1.0\)\?"),

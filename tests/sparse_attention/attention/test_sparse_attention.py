@@ -266,24 +266,11 @@ def test_short_rows_with_gradients_are_one_step():
     assert not one_step(40, name="entmax", alpha=torch.tensor([1.2, 1.3, 1.4, 1.5]))
 
 
-BAD = [
-    ({"mask": torch.zeros(33, 40)}, TypeError, "mask == 0"),
+BAD = [  # tensors and forms that do not fit: kernels/test_direct.py
     ({"mask": torch.ones(2, 40, dtype=torch.bool)}, ValueError, r"mask\[:, None, None\]"),
-    ({"lengths": torch.tensor([3.0, 4.0])}, TypeError, "whole numbers"),
-    ({"lengths": torch.tensor([3, 4, 5])}, ValueError, "one length per batch entry"),
-    ({"lengths": torch.tensor([3, 41])}, ValueError, "between 0 and 40, the number"),
-    ({"scale": float("nan")}, ValueError, "finite"),
-    ({"mapping": 3}, TypeError, "mapping=3 must be a module, a function"),
     ({"mapping": "tvmax"}, ValueError, "works over a grid"),
     ({"mapping": "fertility_softmax"}, ValueError, "remembers earlier steps"),
-    ({"mapping": sa.make("sparsemax"), "gamma": 2.0}, ValueError, "set gamma in the module"),
     ({"mapping": "entmax", "alpha": "learned"}, ValueError, "needs a module"),
-    ({"q": torch.zeros(2, 4, 33, 64, dtype=torch.int64)}, TypeError, "q.float()"),
-    ({"q": torch.zeros(2, 4, 33, 63)}, ValueError, "must share d"),
-    ({"q": torch.zeros(2, 3, 33, 64)}, ValueError, "q has 3 heads"),
-    ({"q": torch.zeros(3, 4, 33, 64)}, ValueError, "must broadcast"),
-    ({"q": torch.zeros(4, 33, 64)}, ValueError, "same number of dimensions"),
-    ({"q": torch.zeros(2, 4, 33, 64, device="meta")}, ValueError, "move them to one device"),
 ]
 
 
@@ -291,10 +278,9 @@ BAD = [
 def test_what_is_refused_says_what_to_do(wrong, error, says):
     q, k, v = tensors(grad=False)
     with pytest.raises(error, match=says):
-        sa.sparse_attention(**{"q": q, "k": k, "v": v, **wrong})
-    if "q" not in wrong:
-        with pytest.raises(error, match=says):
-            sa.attention.plan(q, k, v, **wrong)
+        sa.sparse_attention(q, k, v, **wrong)
+    with pytest.raises(error, match=says):
+        sa.attention.plan(q, k, v, **wrong)
 
 
 SHARED = [("top_k", {"k": 3}), ("sparsehourglass", {"q": 2.0}), ("sigmoid", {"bias": -1})]

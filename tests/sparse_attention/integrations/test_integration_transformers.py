@@ -5,7 +5,7 @@ import sys
 
 import pytest
 import torch
-from tiny_models import tiny
+from tiny_models import integration, tiny
 
 import sparse_attention as sa
 
@@ -29,11 +29,6 @@ SPARSE = ("sparsemax", "fusedmax")
 CACHE = "cache" if tuple(map(int, tf.__version__.split(".")[:2])) >= (5, 24) else "past_key_values"
 SIX_WORDS = {"max_new_tokens": 6, "min_new_tokens": 6, "do_sample": False}
 WORDS = torch.randint(4, 60, (2, 9), generator=torch.Generator().manual_seed(0))
-
-
-def integration():
-    """The module, whose import takes seconds: not before a test asks for it."""
-    return sa.integrations.transformers
 
 
 def plain(name: str):

@@ -8,10 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import VOCABULARY, tiny
+from tiny_models import VOCABULARY, integration, tiny
 from torch.overrides import TorchFunctionMode
-
-import sparse_attention as sa
 
 transformers = pytest.importorskip("transformers")
 auto = transformers.models.auto
@@ -24,16 +22,10 @@ REFUSED = {
     "bigbird_pegasus": "BigBirdPegasusSelfAttention of .* attends by its own code",
     "data2vec-vision": "Data2VecVisionModel attends by its own code",
     "git": "GitSelfAttention of .* attends by its own code",
-    "siglip": "contains torch.nn.MultiheadAttention; call sa.nn.replace",
 }
 OTHERS = re.compile("Router|Gating|HyperConnection|MatchAssignment|InterestPoint")  # compute softmax and do not attend
 PARAMETERS = 4_000_000  # at most; more: the names below do not reach the sizes of this configuration
 WORDS, IMAGE = 9, 32
-
-
-def integration():
-    """The module, whose import takes seconds: not before a test asks for it."""
-    return sa.integrations.transformers
 
 
 def build(model_type: str) -> Any:

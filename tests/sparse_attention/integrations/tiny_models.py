@@ -1,8 +1,10 @@
-"""Configurations of transformers' models in small sizes."""
+"""Our integration with transformers, and configurations of its models in small sizes."""
 
 from typing import Any
 
 import pytest
+
+import sparse_attention as sa
 
 transformers = pytest.importorskip("transformers")
 VOCABULARY = 99
@@ -23,6 +25,11 @@ SIZES = {  # what a field is made, by its name; a list keeps its length, and fie
 }
 TINY = {name: size for size, names in SIZES.items() for name in names.split()}
 OVERRIDES = {"swin": {"image_size": 64, "patch_size": 4}, "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1}}
+
+
+def integration():
+    """The module, whose import takes seconds: not before a test asks for it."""
+    return sa.integrations.transformers
 
 
 def shrunk(value: Any, name: str) -> Any:

@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -101,32 +100,6 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch) -> None:
     kernel = {(2,): lambda *given, **constants: entered.append((given, constants))}
     kernels.starter(kernel, BLOCK=16).go(2, 5, x)
     assert entered[0] == torch.device("cuda:1") and entered[1][0][0] == 5 and entered[1][1] == {"BLOCK": 16}
-
-
-def test_a_mapping_whose_kernel_does_not_start_is_computed_by_torch(monkeypatch) -> None:
-    import sparse_attention as sa
-    from sparse_attention.kernels import triton as kernels
-
-    class Broken:
-        fn = SimpleNamespace(__name__="simplex_forward")
-
-        def __getitem__(self, grid: object) -> None:
-            raise OSError("no compiler")
-
-    monkeypatch.setattr(kernels, "given_up", {})
-    rule = SimpleNamespace(value=0)
-    module = SimpleNamespace(simplex_forward=Broken(), weighted_backward=Broken(), SPARSEMAX=rule)
-    monkeypatch.setattr(kernels, "_load", lambda: [module])
-    monkeypatch.setattr(kernels, "_plan", kernels._plan.__wrapped__)
-    monkeypatch.setattr(kernels, "_made", kernels._made.__wrapped__)
-    monkeypatch.setattr(kernels, "_INTERPRETED", True)
-    x = torch.randn(4, 9)
-    with sa.kernels.use("triton"), pytest.raises(kernels.LaunchFailed, match="no compiler"):
-        sa.sparsemax(x)
-    monkeypatch.setattr(sa.kernels, "fused", lambda x: kernels)
-    with pytest.warns(UserWarning, match="sparsemax is computed by torch from now on") as said:
-        p = [sa.rows.apply.fused("sparsemax", x, -1, None, {"gamma": 1.0}) for _ in range(2)]
-    assert p == [None, None] and len(said) == 1 and not kernels.available("sparsemax", x)
 
 
 # The names of the kernels that they launch are in tests/gpu/test_gpu_rows.py.

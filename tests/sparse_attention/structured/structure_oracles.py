@@ -79,8 +79,3 @@ def sparsemap(M: np.ndarray, theta: np.ndarray, c: np.ndarray | float = 0.0) -> 
         if done:
             break
     return M.T @ p
-
-
-def certificate(M: np.ndarray, theta: np.ndarray, c: np.ndarray | float, mu: np.ndarray, own: float) -> float:
-    """By how much any structure is better than mu under the scores theta - mu; ``own``: the score of mu by c."""
-    return float((M @ (theta - mu) + c).max() - (theta - mu) @ mu - own)

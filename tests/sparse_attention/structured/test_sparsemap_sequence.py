@@ -3,7 +3,6 @@
 import itertools
 
 import entmax
-import numpy as np
 import pytest
 import structure_oracles as oracle
 import torch
@@ -12,25 +11,6 @@ from structure_oracles import differentiated, randn
 import sparse_attention as sa
 
 F64 = torch.float64
-
-
-@pytest.mark.parametrize("T, S", [(2, 2), (3, 3), (4, 2), (5, 2), (3, 4)])
-def test_sequences_with_ties(kernel, T, S):
-    """Whole numbers as scores: dependent structures of equal score everywhere, also among the transitions."""
-    M, steps = oracle.sequences(T, S)
-    generator = torch.Generator().manual_seed(T * S)
-    for trial in range(8):
-        x = torch.randint(-1, 2, (T, S), generator=generator).to(F64) / (1 + trial % 2)
-        t = torch.randint(-1, 2, (S, S), generator=generator).to(F64) * (trial % 4 > 0)
-        found = sa.sparsemap_sequence(x, t, return_structures=True)
-        mu = found.marginals.numpy().ravel()
-        c = steps @ t.numpy().ravel()
-        assert np.abs(mu - oracle.sparsemap(M, x.numpy().ravel(), c)).max() < 1e-8
-        own = sum(
-            w * sum(t[a, b].item() for a, b in itertools.pairwise(y))
-            for w, y in zip(found.weights.tolist(), found.structures.tolist())
-        )
-        assert oracle.certificate(M, x.numpy().ravel(), c, mu, own) < 1e-12
 
 
 def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
@@ -43,13 +23,6 @@ def test_without_transitions_positions_are_sparsemax_with_its_jacobians(kernel):
         p, q = sa.sparsemap_sequence(x, t), entmax.sparsemax(x, dim=-1)
         assert torch.allclose(p, q, atol=1e-12)
         assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-9)
-
-
-@pytest.mark.parametrize("T, S", [(3, 2), (5, 3)])
-def test_gradients_of_sequences_by_differences(kernel, T, S):
-    for seed in range(2):
-        x, t, start, stop = randn(T, S, seed=seed), randn(S, S, seed=seed + 9), randn(S, seed=1), randn(S, seed=2)
-        assert differentiated(sa.sparsemap_sequence, x, t, start, stop)
 
 
 def test_gradients_along_ties_that_stay_by_differences(kernel):
