@@ -194,9 +194,9 @@ def read(path: Path) -> Page:
     arguments = [f"profile={asked['profile']}", *asked["arguments"]]
     request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
     configs = archive.configs(asked)
-    plan, store = archive.restore(outlined(request, configs, here=False), known)
-    cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
-    table, documents = driver.table(plan, store), ""
+    plan = archive.restore(outlined(request, configs, here=False), known)
+    cells = [(plan.experiment.rows[s.row].label, s.config, s.known) for s in plan.slots]
+    table, documents = driver.table(plan, archive.NOWHERE), ""
     if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
         from tasks.draw import documents as figures  # loads pandas
 
@@ -226,10 +226,10 @@ def show(request: Request, results: Path) -> int:
         outputs, stem = reproduce.store_of(plan.slots).root, f"{name}_{profile}_from_records"
         keys = {archive.key(cell.config, cell.family) for cell in plan.slots}
         lost = len(keys - {record["key"] for record in known})
-        plan, store = archive.restore(plan, known)
+        plan, store = archive.restore(plan, known), archive.NOWHERE
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
-        html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
-        runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv", folders=False)
+        html = page.write(made, plan, store, outputs / "report" / f"{stem}.html")
+        runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv")
         print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run\nreport: {html}\n")
         if lost:
             print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
