@@ -86,22 +86,19 @@ def record(stored: Results, asked: Collection[str], named: str = "") -> dict[str
 
     Its key is `named`, by default that of its configuration.
     """
-    config, folder = stored.config, stored.folder
-    how = digest(scoring(config, stored.family))
-    tests = {}
-    for level in Entry(folder).evaluations():
-        if (scored := level.read()) is not None and digest(scored["scoring"]) == how:
-            test = {"evaluation": level.folder.name, "scored": without_texts(scored), "made": _made(level)}
-            tests[scored["test"]] = test | {"examples": packed(level.predictions())}
-    trained = Level(folder).read()
-    if trained is None or not {*asked} <= tests.keys() or not tests:
+    config, levels = stored.config, {k: v for k, v in stored.evaluations.items() if k in {*asked, OWN}}
+    trained = stored.levels[0].read()
+    if trained is None or not {*asked} <= levels.keys() or not levels:
         return None
+    tests = {}
+    for name, level in levels.items():
+        test = {"evaluation": level.folder.name, "scored": without_texts(level.read() or {}), "made": _made(level)}
+        tests[name] = test | {"examples": packed(level.predictions())}
     columns = convergence.judged(stored.curves, stored.best_metric)
     curve = {"curve": columns} if f"dev/{stored.best_metric}" in columns else {}
     made = curve | {"key": named or key(config, stored.family), "task": config["task"]["name"]}
-    made |= {"mapping": config["mapping"]["name"], "seed": stored.seed, "training": folder.name}
-    made |= {"trained": trained, "made": _made(Level(folder))}
-    return made | {"tests": {name: test for name, test in tests.items() if name in {*asked, OWN}}}
+    made |= {"mapping": config["mapping"]["name"], "seed": stored.seed, "training": stored.cell_id}
+    return made | {"trained": trained, "made": _made(stored.levels[0]), "tests": tests}
 
 
 def results(made: Archived, module: str, config: Mapping[str, Any], wanted: Collection[str] | None = None) -> Results:

@@ -118,18 +118,12 @@ def stored(trained: Finished) -> list[Row]:
     return rows
 
 
-def stored_sentence(trained: Finished, index: int) -> tuple[str, str]:
-    """(source, first reference) of a test sentence. Raises ValueError if there is no sentence with this index."""
-    record = _records(trained, trained.cells[0][1]).get(index)
-    if record is None:
-        raise ValueError(f"there is no test sentence {index}; choose another number")
-    return record["source"], record["references"][0]
-
-
-def stored_pairs(trained: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
-    """`count` test pairs with their classes, picked by `choose_pairs` from the pairs whose texts are stored for every row."""
-    rows = [_records(trained, cell) for _, cell in trained.cells]
-    return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in attention.choose_pairs(rows, count)]
+def examples(trained: Finished, indices: Sequence[int], what: str) -> list[dict[str, Any]]:
+    """The records of test examples. Raises ValueError if there is none with an index, or the table did not store `what` of it."""
+    records = _records(trained, trained.cells[0][1])
+    if missing := [i for i in indices if what not in records.get(i, {})]:
+        raise ValueError(f"test examples {missing} have no stored {what}; choose other numbers")
+    return [records[i] for i in indices]
 
 
 def _records(trained: Finished, cell: Cell) -> dict[int, dict[str, Any]]:

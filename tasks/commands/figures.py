@@ -141,9 +141,8 @@ def _outputs(figure: Figure, options: Options, trained: Finished) -> tuple[Write
 def _forced(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
     pairs = list(zip(*_texts(figure, options), strict=True))
-    if not pairs:
-        chosen = options.chosen or attention.choose_sentences(attention_of.stored(trained), 1)
-        pairs = [attention_of.stored_sentence(trained, i) for i in chosen]
+    told = attention_of.examples(trained, options.chosen, "references")
+    pairs += [(one["source"], one["references"][0]) for one in told]
     examples = [attention_of.forced(trained, *pair) for pair in pairs]
     return partial(attention.write, examples), "All forced to one output."
 
@@ -151,7 +150,8 @@ def _forced(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
 def _aligned(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw how each row's model aligns two texts, with the structures used."""
     pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)]
-    examples = attention_of.aligned(trained, pairs or attention_of.stored_pairs(trained, options.count))
+    pairs += [(tuple(one["texts"]), one["label"]) for one in attention_of.examples(trained, options.chosen, "texts")]
+    examples = attention_of.aligned(trained, pairs)
     return partial(attention.write, examples), "Output (class); right: structures through the first text."
 
 

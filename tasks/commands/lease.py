@@ -18,8 +18,7 @@ from repro.plan import Plan
 from repro.results import archive, estimate
 from repro.store import Store
 from tasks.commands import records, reproduce
-from tasks.commands.driver import Driver
-from tasks.commands.rates import ASSUMED
+from tasks.commands.driver import ASSUMED, Driver
 from tasks.config.request import Request
 
 SAVING = 40.0  # seconds at the end of the time in which the running cells save and the records are written

@@ -28,7 +28,7 @@ from repro.results import archive
 from repro.store import Store, sources
 from tasks.commands import driver as driving
 from tasks.commands import lease as leases
-from tasks.commands import rates, records, reproduce
+from tasks.commands import records, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
@@ -193,7 +193,7 @@ def test_this_machine_is_timed_without_a_trace():
     import torch
 
     before = torch.get_rng_state()
-    assert 0.05 < rates.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
+    assert 0.05 < driving.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
