@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from repro.cell import Cell, Results
-from repro.convergence import read_curves
 from repro.files import without_paths
 from repro.identity import ASIDE_NODES
 from repro.launch.display import setting
@@ -57,7 +56,7 @@ def scores(results: Results) -> dict[str, float]:
 
 def rows(results: Results) -> list[dict[str, float]]:
     """The stored learning curve, one row per epoch; values missing for an epoch are omitted."""
-    columns = read_curves(results.folder)
+    columns = results.curves
     table = (dict(zip(columns, values)) for values in zip(*columns.values()))
     return [{k: v for k, v in row.items() if v == v} for row in table]
 
