@@ -107,14 +107,12 @@ def _short(value: object) -> str:
 
 def stored(trained: Finished) -> list[Row]:
     """The test records and stored attention of every row. Raises DataUnavailable if a row has no stored attention."""
-    from safetensors.numpy import load_file
-
     rows = []
     for label, cell in trained.cells:
-        file = trained.test(cell).path("attention.safetensors")
-        if not file.is_file():
-            raise DataUnavailable(f"the row {label!r} has no stored attention", str(file), "set task.keep_attention=50")
-        rows.append((label, cell.mapping, _records(trained, cell), load_file(file)))
+        if not (arrays := (level := trained.test(cell)).attention()):
+            told = f"the row {label!r} has no stored attention"
+            raise DataUnavailable(told, str(level.folder), "set task.keep_attention=50")
+        rows.append((label, cell.mapping, _records(trained, cell), arrays))
     return rows
 
 

@@ -169,12 +169,9 @@ def _images(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
     from tasks.data import open_data
     from tasks.draw import images
 
-    panels = []
-    for label, cell in trained.cells:
-        test = trained.test(cell)
-        file = test.path("attention.safetensors")
-        panels.append(images.read_panel(label, cell.config["mapping"], test.predictions(), file))
-    first = trained.cells[0][1].config
+    rows, first = attention_of.stored(trained), trained.cells[0][1].config
+    mappings = [cell.config["mapping"] for _, cell in trained.cells]
+    panels = [images.panel(label, of, *kept) for of, (label, _, *kept) in zip(mappings, rows)]
     picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
     chosen = _stored(options.chosen, [panel.attention for panel in panels]) or images.choose(panels, options.count)
     how = "" if options.chosen else images.CHOICE

@@ -63,12 +63,7 @@ def rows(results: Results) -> list[dict[str, float]]:
 
 def heat_maps(split: str, level: Evaluation, records: list[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
     """(index, PNG) for test examples of medium length whose attention is stored; columns are the source tokens."""
-    path = level.path("attention.safetensors")
-    if not path.is_file():
-        return
-    from safetensors.numpy import load_file
-
-    arrays, by_index = load_file(path), {int(r["index"]): r for r in records}
+    arrays, by_index = level.attention(), {int(r["index"]): r for r in records}
     for index in typical(stored(arrays, by_index, split), [by_index]):
         weights, record = arrays[f"{split}/{index}"], by_index[index]
         shown = weights.reshape(-1, weights.shape[-1])[:MOST_TARGET, :MOST_SOURCE]  # [T, S]; a classifier's T is 1

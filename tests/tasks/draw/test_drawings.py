@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from repro.store import Evaluation
 from tasks import data
 from tasks.commands import attention_of, reproduce
 from tasks.config.request import REPRODUCE, Request
@@ -69,6 +71,8 @@ def test_a_figure_shows_the_density_where_there_is_one(tmp_path):
     told = json.loads(data.read_text(encoding="utf-8"))
     assert [e["sentence"] for e in told["examples"]] == ["test sentence 4", "test sentence 0"]
     assert told["examples"][1]["rows"][1]["mu"] == [0.5, 0.5] and "mu" not in told["examples"][1]["rows"][0]
+    with pytest.raises(attention_of.DataUnavailable, match="'mine' has no stored attention"):
+        attention_of.stored(SimpleNamespace(cells=[("mine", None)], test=lambda cell: Evaluation(tmp_path)))
 
 
 def test_a_figure_has_a_line_a_row_and_its_data_all_structures(tmp_path, monkeypatch):
