@@ -19,7 +19,7 @@ from repro.plan import Plan, origin
 from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive
-from repro.store import Store, outputs_folder
+from repro.store import Store
 from repro.tables import render, runs
 from repro.tables.blocks import Table
 from repro.tables.compare import groups
@@ -127,11 +127,6 @@ def restored(path: Path, request: Request | None = None) -> Plan:
     return archive.restore(outlined(asked, archive.configs(told)), known)
 
 
-def outputs_of(request: Request) -> Path:
-    """The folder of outputs that a request names, or the default one."""
-    return Path(dict(map(pair, request.overrides)).get("paths.outputs", outputs_folder()))
-
-
 def write(request: Request, results: Path, other: Path | None = None) -> int:
     """Write the records of a request's experiments or sweep, and say what was written. Returns 1 if cells are missing, else 0.
 
@@ -140,7 +135,7 @@ def write(request: Request, results: Path, other: Path | None = None) -> int:
     Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
     if request.sweep:
-        path, count = record_sweep(request.sweep, outputs_of(request), results)
+        path, count = record_sweep(request.sweep, request.outputs, results)
         print(f"{path}: {count} cells")
     missing = False
     for name in request.names:
@@ -225,7 +220,7 @@ def show(request: Request, results: Path) -> int:
     Returns exit status 1 if cells have no records, else 0. Raises ValueError if a name or configuration is invalid,
     StoreError if there are no records.
     """
-    status, store, outputs = 0, archive.NOWHERE, outputs_of(request)
+    status, store, outputs = 0, archive.NOWHERE, request.outputs
     for name in request.names:
         path, stem = file_of(name, request.profile, results), f"{name}_{request.profile}_from_records"
         plan = restored(path, request)

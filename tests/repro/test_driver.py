@@ -216,15 +216,15 @@ def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
 
 @pytest.mark.parametrize("finishes", [True, False])
 def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store, capfd, monkeypatch, finishes):
-    monkeypatch.setattr(driving, "POLL_SECONDS", 0.1)
+    held, waiting, sleep = threading.Event(), threading.Event(), time.sleep
+    monkeypatch.setattr(driving.time, "sleep", lambda seconds: waiting.set() or sleep(0.1))
     driver = reproduce.Driver(planned(), store)
     cell = next(iter(driver.cells.values()))
-    held = threading.Event()
 
     def other():
         with cell.entry(store).locked():
             held.set()
-            time.sleep(3.0)
+            waiting.wait(100)
         if finishes:
             cells.run(cell, store)
 
