@@ -186,6 +186,7 @@ class Cell(OfFamily):
         origin: where the cell was first requested: `experiment` or `sweep`, `row`, `column` and `heading`; not part of
             the id.
         known_id: id of a training that is already finished; used even if the recipe has changed.
+        known: its results, if they are from a record; no store has them.
         row, column: numbers of the row and column of the table; not part of the id.
         point: the grid point; empty without a grid.
     """
@@ -197,6 +198,7 @@ class Cell(OfFamily):
     further: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     origin: Mapping[str, str] = field(default_factory=dict)
     known_id: str = ""
+    known: Results | None = None
     row: int = 0
     column: int = 0
     point: Point = ()
@@ -270,10 +272,13 @@ class Cell(OfFamily):
     def with_tests(self, other: Self) -> Self:
         """A copy of this cell with the test sets of `other` added."""
         tests = (*self.tests, *(t for t in other.tests if t.name not in {own.name for own in self.tests}))
-        return replace(self, tests=tests, further={**self.further, **other.further})
+        known = self.known if other.known else None
+        return replace(self, tests=tests, further={**self.further, **other.further}, known=known)
 
     def results(self, store: Store) -> Results | None:
-        """The stored results, or None unless the training and all evaluations are done. Raises `Damaged`."""
+        """The known or stored results, or None unless the training and all evaluations are done. Raises `Damaged`."""
+        if self.known is not None:
+            return self.known
         entry = self.entry(store)
         if (trained := entry.read()) is None:
             return None

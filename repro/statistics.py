@@ -234,38 +234,25 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 # ---- the sampling of test examples
 
 
-def paired_randomization(a: Sequence[float], b: Sequence[float], trials: int = 2000) -> float:
-    """Two-sided p-value of the difference in means of paired per-example scores, computed by random sign flips.
+def paired_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
+    """Two-sided p-value of a difference in a mean or a corpus score, by randomly swapping the two systems' outputs per example.
 
     Args:
-        a, b: scores of the same examples in the same order.
+        a, b: values of the same examples, [seeds, examples], or statistics of a corpus score, [seeds, examples, 10 or 2]
+            (`corpus_score`); the mean over seeds is tested, swapped for all seeds at once.
         trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
 
-    Source: Noreen 1989, with the add-one estimate of the p-value.
-    """
-    differences = np.asarray(a, float) - np.asarray(b, float)
-    differences = differences[differences != 0]
-    if not len(differences):
-        return 1.0
-    sums = (_coins(trials, len(differences)) * 2 - 1) @ differences
-    return _p_value(np.abs(sums), abs(differences.sum()))
-
-
-def paired_corpus_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
-    """Two-sided p-value of a difference in a corpus score, by randomly swapping the two systems' outputs per sentence.
-
-    Args:
-        a, b: [seeds, examples, 10 or 2] statistics (`corpus_score`); the mean over seeds is tested, swapped for all at once.
-        trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
-
-    Source: Riezler & Maxwell 2005.
+    Sources: Noreen 1989, with the add-one estimate of the p-value; for a corpus score, Riezler & Maxwell 2005.
     """
     if np.array_equal(a, b):
         return 1.0
-    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10 or 2], [seeds, 1, 10 or 2]
-    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, 10 or 2]: the first system
-    observed = (corpus_score(first) - corpus_score(both[:, 0] - first)).mean()
-    return _p_value(np.abs((corpus_score(swapped) - corpus_score(both - swapped)).mean(0)), abs(observed))
+    score = corpus_score if a.ndim > 2 else lambda sums: sums[..., 0]
+    a, b = (x.reshape(*x.shape[:2], -1) for x in (a, b))
+    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10, 2 or 1], [seeds, 1, ..]
+    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, ..]: the first system
+    observed = abs((score(first) - score(both[:, 0] - first)).mean())
+    drawn = np.abs((score(swapped) - score(both - swapped)).mean(0))
+    return (int((drawn >= observed - 1e-9).sum()) + 1) / (trials + 1)
 
 
 def noise_of(a: np.ndarray, b: np.ndarray | None = None, paired: bool = False, draws: int = 1000) -> Noise:
@@ -298,11 +285,6 @@ def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:
     """The values of the examples, [examples], in the unit of their mean `score`: shares become per cent if it is in per cent."""
     each = np.asarray(values, float)
     return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
-
-
-def _p_value(drawn: np.ndarray, observed: float) -> float:
-    """The share of random assignments (`drawn`: [trials]) whose difference is at least `observed`; add-one estimate."""
-    return (int((drawn >= observed - 1e-9).sum()) + 1) / (len(drawn) + 1)
 
 
 @lru_cache(maxsize=8)

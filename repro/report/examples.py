@@ -127,12 +127,10 @@ def attention(rows: Sequence[Row], records: Records, split: str) -> dict[int, li
 
     Raises `Refused` if there is no such example.
     """
-    from safetensors.numpy import load_file
-
     kept = [
-        (row, by_index, load_file(file))
+        (row, by_index, arrays)
         for row, by_index in zip(rows, records)
-        if by_index and (file := row.results[0].evaluations[split].path("attention.safetensors")).is_file()
+        if by_index and (arrays := row.results[0].evaluations[split].attention())
     ]
     if not kept:
         raise Refused("No attention weights are stored for this column.")

@@ -25,20 +25,17 @@ from repro.tables import render, screen
 from repro.tables.blocks import Block, Table
 
 
-def write(
-    table: Table, plan: Plan, store: Store, path: Path, failed: Mapping[str, str] | None = None, links: bool = True
-) -> Path:
+def write(table: Table, plan: Plan, store: Store, path: Path, failed: Mapping[str, str] | None = None) -> Path:
     """Write the report of a plan's table as the HTML file `path`.
 
     A part that is missing or damaged (failed cell, no predictions) is replaced by a note.
 
     Args:
         failed: cell id -> error, for cells that failed in this run, in addition to the failures recorded in the store.
-        links: link to the folders of the cells, unless the store is temporary. Links are relative to the page's folder.
 
     Raises StoreError if the file cannot be written.
     """
-    cells = part(cell_views, plan, table, store, failed or {}, path.parent if links else None)
+    cells = part(cell_views, plan, table, store, failed or {}, path.parent)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     outcomes = Counter(one.outcome for one in table.claims if one.parts)
@@ -96,10 +93,8 @@ def of_screen(block: Block) -> dict[str, Any]:
     return {"block": block, "whole": screen.columns(block, whole=True), "figures": Part(), **made}
 
 
-def cell_views(
-    plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path | None
-) -> list[dict[str, Any]]:
-    """The columns of the plan, each with one line per slot. Links are relative to the folder `beside`; None means no links."""
+def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path) -> list[dict[str, Any]]:
+    """The columns of the plan, each with one line per slot. Links to the cells' folders are relative to the folder `beside`."""
     views = []
     for number, (column, block) in enumerate(zip(plan.experiment.columns, table.blocks)):
         shown = {s.metric: s.label for s in column.show}
@@ -112,7 +107,8 @@ def cell_views(
             view = _cell(slot, store, failed, decimals)
             row = plan.experiment.rows[slot.row].label
             selected = slot.row < len(chosen) and slot.training_id in chosen[slot.row]
-            folder = link(slot.entry(store).folder, beside) if beside else ""
+            place = slot.entry(store).folder
+            folder = link(place, beside) if place.is_dir() else ""
             cells.append(view | {"row": row, "seed": slot.seed, "selected": selected, "folder": folder})
         views.append({"label": column.label, "headers": list(shown.values()), "cells": cells})
     return views

@@ -33,6 +33,7 @@ MADE_WITH = ("code", "kernels", "locked", "machine", "attempt")
 PLACES = ("mirror", "fallback")  # keys of the data node that only say where the data are
 Archived = Mapping[str, Any]  # the record of a cell
 OWN = "test"  # name of the data set's own test set
+NOWHERE = Store("records")  # a store without cells, for those of records
 
 
 def key(config: Mapping[str, Any], family: Family) -> str:
@@ -85,29 +86,26 @@ def record(stored: Results, asked: Collection[str], named: str = "") -> dict[str
 
     Its key is `named`, by default that of its configuration.
     """
-    config, folder = stored.config, stored.folder
-    how = digest(scoring(config, stored.family))
-    tests = {}
-    for level in Entry(folder).evaluations():
-        if (scored := level.read()) is not None and digest(scored["scoring"]) == how:
-            test = {"evaluation": level.folder.name, "scored": without_texts(scored), "made": _made(level)}
-            tests[scored["test"]] = test | {"examples": packed(level.predictions())}
-    trained = Level(folder).read()
-    if trained is None or not {*asked} <= tests.keys() or not tests:
+    config, levels = stored.config, {k: v for k, v in stored.evaluations.items() if k in {*asked, OWN}}
+    trained = stored.levels[0].read()
+    if trained is None or not {*asked} <= levels.keys() or not levels:
         return None
+    tests = {}
+    for name, level in levels.items():
+        test = {"evaluation": level.folder.name, "scored": without_texts(level.read() or {}), "made": _made(level)}
+        tests[name] = test | {"examples": packed(level.predictions())}
     columns = convergence.judged(stored.curves, stored.best_metric)
     curve = {"curve": columns} if f"dev/{stored.best_metric}" in columns else {}
     made = curve | {"key": named or key(config, stored.family), "task": config["task"]["name"]}
-    made |= {"mapping": config["mapping"]["name"], "seed": stored.seed, "training": folder.name}
-    made |= {"trained": trained, "made": _made(Level(folder))}
-    return made | {"tests": {name: test for name, test in tests.items() if name in {*asked, OWN}}}
+    made |= {"mapping": config["mapping"]["name"], "seed": stored.seed, "training": stored.cell_id}
+    return made | {"trained": trained, "made": _made(stored.levels[0]), "tests": tests}
 
 
-def results(made: Archived, module: str, config: Mapping[str, Any]) -> Results:
-    """The results in a record of a cell with this configuration and this family's `module`."""
-    entry = Trained(Path(made["training"]), made)
-    tests = {name: (Tested(Path(test["evaluation"]), test), test["scored"]) for name, test in made["tests"].items()}
-    return Results.of(entry, made["trained"], tests, module, config)
+def results(made: Archived, module: str, config: Mapping[str, Any], wanted: Collection[str] | None = None) -> Results:
+    """The results in a record of a cell with this configuration and this family's `module`; `wanted`: only these test sets."""
+    names = [name for name in (made["tests"] if wanted is None else wanted) if name in made["tests"]]
+    tests = {name: (Tested(made["tests"][name]), made["tests"][name]["scored"]) for name in names}
+    return Results.of(Trained(made), made["trained"], tests, module, config)
 
 
 def without_texts(scored: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,45 +219,27 @@ def cells_of(path: Path) -> list[dict[str, Any]]:
 
 
 class Trained(Entry):
-    """The training of a record: what a table reads of a finished one, without files. `tests`: evaluation id -> evaluation."""
+    """The training of a record: what a table reads of a finished one, without files."""
 
-    def __init__(self, folder: Path, record: Archived) -> None:
-        super().__init__(folder)
-        self.record, self.tests = record, dict[str, Tested]()
+    def __init__(self, record: Archived) -> None:
+        super().__init__(Path(record["training"]))
+        self.made = record["made"]
         if curve := record.get("curve"):
             # records of earlier versions have the dev score alone
             scores = {f"dev/{curve['metric']}": curve["dev"]} if "metric" in curve else curve
             self.curve = {k: [*map(float, v)] for k, v in scores.items()}
             self.curve = {"epoch": [i + 1.0 for i in range(max(map(len, self.curve.values())))], **self.curve}
 
-    def finished(self) -> bool:
-        return True
-
-    def state(self) -> str:
-        return "done"
-
-    def read(self, check: bool = True) -> dict[str, Any]:
-        return dict(self.record["trained"])
-
     def provenance(self) -> dict[str, Any]:
-        return dict(self.record["made"])
-
-    def evaluation(self, evaluation_id: str) -> Evaluation:
-        return self.tests.get(evaluation_id) or super().evaluation(evaluation_id)
+        return dict(self.made)
 
 
 class Tested(Evaluation):
     """An evaluation of a record."""
 
-    def __init__(self, folder: Path, test: Archived) -> None:
-        super().__init__(folder)
+    def __init__(self, test: Archived) -> None:
+        super().__init__(Path(test["evaluation"]))
         self.test = test
-
-    def finished(self) -> bool:
-        return True
-
-    def read(self, check: bool = True) -> dict[str, Any]:
-        return dict(self.test["scored"])
 
     def provenance(self) -> dict[str, Any]:
         return dict(self.test["made"])
@@ -268,50 +248,22 @@ class Tested(Evaluation):
         return dict(enumerate(_column(packed))) if (packed := self.test["examples"].get(name)) else {}
 
 
-class Records(Store):
-    """The cells of records in place of a store."""
-
-    def __init__(self) -> None:
-        super().__init__("records")
-        self.trained: dict[str, Trained] = {}  # id of a training -> its record
-
-    def entry(self, task: str, mapping: str, cell_id: str) -> Entry:
-        return self.trained.get(cell_id) or super().entry(task, mapping, cell_id)
-
-    def add(self, cell: Cell, record: Archived) -> None:
-        """Add a record; the ids are those of `cell`, whose recipes may be newer than the record's."""
-        entry = self.trained.setdefault(cell.training_id, Trained(cell.entry(self).folder, record))
-        for test in cell.tests:
-            folder = cell.evaluation(self, test).folder
-            entry.tests.setdefault(folder.name, Tested(folder, record["tests"][test.name]))
-
-
-def restore(outlined: Plan, archived: Iterable[Archived]) -> tuple[Plan, Records]:
-    """The plan with its recorded cells; cells without a record are missing."""
-    by_key, store = {record["key"]: record for record in archived}, Records()
+def restore(outlined: Plan, archived: Iterable[Archived]) -> Plan:
+    """The plan with its recorded cells, whose results are known; cells without a record are missing (from `NOWHERE`)."""
+    by_key = {record["key"]: record for record in archived}
 
     def restored(cell: Cell) -> Cell:
         named = key(cell.config, cell.family)
-        cell = _restored(cell, by_key.get(named), origin(outlined.experiment, cell), named)
-        if named in by_key:
-            store.add(cell, by_key[named])
-        return cell
+        record, cell = by_key.get(named), replace(cell, origin=origin(outlined.experiment, cell))
+        if record is None:
+            test = TestSet(OWN, named, "")
+            return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, known_id=named)
+        found = results(record, cell.module, cell.config, (OWN, *cell.further))
+        tests = tuple(TestSet(name, found.scored[name].sha256, "", facts) for name, facts in found.tests.items())
+        prepared = Prepared(found.data_sha256, "", found.facts, found.shortfalls["train"])
+        return replace(cell, prepared=prepared, tests=tests, known_id=found.cell_id, known=found)
 
-    return filled(outlined, restored), store
-
-
-def _restored(cell: Cell, record: Archived | None, labels: Mapping[str, str], named: str) -> Cell:
-    if record is None:
-        test = TestSet(OWN, named, "")
-        return replace(cell, prepared=Prepared(named, ""), tests=(test,), further={}, origin=labels, known_id=named)
-    scored = {name: record["tests"][name]["scored"] for name in (OWN, *cell.further) if name in record["tests"]}
-    tests = tuple(
-        TestSet(name, one["data_sha256"], "", one["facts"], tuple(one["shortfalls"]), one["baselines"])
-        for name, one in scored.items()
-    )
-    trained = record["trained"]
-    prepared = Prepared(trained["data_sha256"], "", trained["facts"], tuple(trained["shortfalls"]))
-    return replace(cell, prepared=prepared, tests=tests, origin=labels, known_id=record["training"])
+    return filled(outlined, restored)
 
 
 def from_records(plan: Plan, where: str) -> Plan:

@@ -6,12 +6,10 @@ checkouts with the same code agree, and an edit of a document, a test or another
 part of the cell's id: a changed comment must not train every cell again.
 """
 
-import ast
-import importlib.machinery
 import re
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +25,9 @@ SHARED = ("sparse_attention", "tasks/layers", "tasks/training", "tasks/fairseq_p
 def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Path or `module:NAME` -> hash, for a cell of the family `module`; the plugins have been loaded."""
     found = {path: _hash(ROOT / path) for path in _ours(module, *_names(config))}
-    return found | {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
+    return found | {
+        f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ()).items()
+    }
 
 
 def changed(
@@ -39,7 +39,7 @@ def changed(
     """
     kept, today = provenance.get("sources") or {}, {} if today is None else today
     today |= {path: _hash(ROOT / path) for path in kept if path not in today and not path.startswith("module:")}
-    theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ())}
+    theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ()).items()}
     return sorted(path for path, sha in kept.items() if (theirs.get(path) or today.get(path)) != sha)
 
 
@@ -103,20 +103,23 @@ def _hash(file: Path) -> str:
         return ""
 
 
-def _imported(module: str, plugins: Iterable[str]) -> Iterator[tuple[str, Path]]:
-    """The user's modules, name and file: those that plugins import, directly or not, and a registered family's own."""
-    seen: set[str] = set()
-    left = [name for plugin in plugins if Path(plugin).is_file() for name in _imports(Path(plugin))]
-    left += [module] if not module.startswith("tasks.") else []
-    while left:
-        name = left.pop()
-        if name in seen:
-            continue
-        seen.add(name)
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file and _users(Path(file)):
-            yield name, Path(file)
-            left += _imports(Path(file), name)
+def _imported(module: str, plugins: Iterable[str]) -> dict[str, Path]:
+    """The user's modules, name -> file: those that plugins name, directly or not, and a registered family's own."""
+    words = {word for plugin in plugins if Path(plugin).is_file() for word in _words(Path(plugin))}
+    words |= {*module.split(".")} if not module.startswith("tasks.") else set()
+    files = {name: getattr(one, "__file__", None) for name, one in sys.modules.items()} if words else {}
+    found: dict[str, Path] = {}
+    while True:
+        named = {name: Path(file) for name, file in files.items() if file and words.issuperset(name.split("."))}
+        more = {name: file for name, file in named.items() if name not in found and _users(file)}
+        if not more:
+            return found
+        found |= more
+        words |= {word for file in more.values() for word in _words(file)}
+
+
+def _words(file: Path) -> list[str]:
+    return re.findall(r"\w+", file.read_text(encoding="utf-8", errors="replace"))
 
 
 def _users(file: Path) -> bool:
@@ -125,18 +128,4 @@ def _users(file: Path) -> bool:
     installed = {"site-packages", "dist-packages"} & {*there.parts}
     python = there.is_relative_to(Path(sysconfig.get_paths()["stdlib"]).resolve())
     ours = any(there.is_relative_to(ROOT / one) for one in ("sparse_attention", "repro", "tasks"))
-    return not (installed or python or ours) and there.suffix in importlib.machinery.SOURCE_SUFFIXES
-
-
-def _imports(file: Path, name: str = "") -> list[str]:
-    """The modules that a file may import, by their full names."""
-    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-    found = []
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Import):
-            found += [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            whole = ".".join(filter(None, (*base, node.module)))
-            found += [whole, *(f"{whole}.{one.name}" for one in node.names)]
-    return [".".join(parts[: n + 1]) for parts in (one.split(".") for one in found) for n in range(len(parts))]
+    return not (installed or python or ours) and there.suffix == ".py"

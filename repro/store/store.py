@@ -129,6 +129,12 @@ class Evaluation(Level):
         except (OSError, EOFError, ValueError, zlib.error) as error:
             raise Damaged(f"{path} is damaged: {error}") from error
 
+    def attention(self) -> dict[str, Any]:
+        """The stored attention weights of test examples, name -> array; empty if none are stored."""
+        from safetensors.numpy import load_file
+
+        return load_file(path) if (path := self.path("attention.safetensors")).is_file() else {}
+
     def values(self, name: str) -> dict[int, Any]:
         """Index of a test example -> its score `name`; without examples that lack it. Raises `Damaged`."""
         path = self.path("manifest.json")

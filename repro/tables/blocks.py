@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 from repro.claims.outcome import Outcome
 from repro.convergence import LEARNING, STUCK, UNKNOWN, Convergence
@@ -74,9 +75,9 @@ class Value:
 class Row:
     label: str
     detail: str  # the selected hyperparameters as text
-    values: list[Value]
-    theirs: list[Published | None]
-    verdicts: list[Verdict | None]  # one for each number in `theirs`
+    values: list[Value] = field(default_factory=list)
+    theirs: list[Published | None] = field(default_factory=list)
+    verdicts: list[Verdict | None] = field(default_factory=list)  # one for each number in `theirs`
     results: Sequence[Results] = ()  # of the selected cells, one per seed
     baseline: bool = False
     convergence: Convergence = Convergence("")
@@ -84,6 +85,7 @@ class Row:
     decided: bool = False  # whether a test shows that `gain` is not zero
     style: int = 0  # its index in the block, for the look of its marks in drawings
     name: str = ""  # its label, with its details if another row of the block has the same label
+    point: dict[str, Any] = field(default_factory=dict)  # of compared cells: what names it, as dotted key -> value
 
     @property
     def mark(self) -> str:

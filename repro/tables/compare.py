@@ -7,8 +7,7 @@ cells; rows without a plan, or with one point, are named by what differs between
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any, TypeGuard
 
 import yaml
@@ -19,7 +18,6 @@ from repro.errors import ConfigError, near
 from repro.identity import Results
 from repro.plan.experiment import Show
 from repro.protocol import Metric, metric_of, parameters
-from repro.statistics import Mean, mean_of
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, add_converged
 from repro.tables.build import baselines
@@ -38,53 +36,6 @@ CONTENT: dict[str, Callable[[Results], Any]] = {  # names of differences between
     "plugins": lambda r: ",".join(r.plugins),
     "test sets": lambda r: ",".join(f"{n} {w.sha256[:8]} v{w.recipe}" for n, w in sorted(r.scored.items())),
 }
-
-
-@dataclass
-class Setting:
-    """Cells that differ only in their seed.
-
-    `differs` has what names this setting besides the mapping and its parameters, as dotted key -> value.
-    """
-
-    records: list[Results]
-    differs: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def first(self) -> Results:
-        return self.records[0]
-
-    @property
-    def mapping(self) -> str:
-        return self.first.config["mapping"]["name"]
-
-    @cached_property
-    def parameters(self) -> dict[str, Any]:
-        """The mapping's parameters."""
-        return parameters(self.first.config, self.first.family, [r.metrics for r in self.records])
-
-    @property
-    def detail(self) -> str:
-        """The setting's parameters and differences as text."""
-        return listed(self.values)
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The setting's parameters and differences, as dotted key -> value."""
-        return {**{f"mapping.{k}": v for k, v in self.parameters.items()}, **self.differs}
-
-    @property
-    def own(self) -> set[str]:
-        """The keys that need not be added to the name."""
-        return {"mapping.name", *self.values}
-
-    def summary(self, metric: str) -> Mean | None:
-        scores = [r.metrics[metric] for r in self.records if metric in r.metrics]
-        return mean_of(scores) if scores else None
-
-    @property
-    def seeds(self) -> list[int]:
-        return sorted(r.seed for r in self.records)
 
 
 @dataclass(frozen=True)
@@ -120,59 +71,6 @@ def told(lost: Sequence[Lost], finished: int) -> list[str]:
     counts += [f"{len(lost) - failed} {total} without a result"] * (len(lost) > failed)
     more = [f"and {len(lost) - MOST_LOST} more; manifest.json lists them."] * (len(lost) > MOST_LOST)
     return [f"WARNING: {', '.join(counts)}."] * bool(lost) + [one.text for one in lost[:MOST_LOST]] + more
-
-
-@dataclass
-class Group:
-    """The settings of one task, and the choice of the metrics to show."""
-
-    task: str
-    settings: list[Setting]
-
-    @property
-    def cells(self) -> list[Results]:
-        return [r for s in self.settings for r in s.records]
-
-    def of(self, seed: int) -> "Group | None":
-        """The cells with this seed, or None if there are none."""
-        settings = [replace(s, records=[r for r in s.records if r.seed == seed]) for s in self.settings]
-        return Group(self.task, found) if (found := [s for s in settings if s.records]) else None
-
-    @property
-    def metrics(self) -> Mapping[str, Metric]:
-        return self.cells[0].family.METRICS
-
-    @cached_property
-    def measured(self) -> list[str]:
-        """Every `split/metric` that at least one cell has."""
-        return list(dict.fromkeys(m for r in self.cells for m in r.metrics))
-
-    @cached_property
-    def scores(self) -> list[str]:
-        """The dev score that selected the best epoch, then the scores of each test set in the family's order."""
-        best = dict.fromkeys(f"dev/{(s.first.config.get('train') or {}).get('best_metric')}" for s in self.settings)
-        shown = [m for m in best if m in self.measured] or [
-            m for m in self.measured if m.startswith("dev/") and self.metric(m).better
-        ][:1]
-        for split in dict.fromkeys(m.rpartition("/")[0] for m in self.measured):
-            if split not in ("dev", "train", ""):
-                names = [n for n, m in self.metrics.items() if m.better and n not in NOT_SHOWN]
-                shown += [f"{split}/{n}" for n in names if f"{split}/{n}" in self.measured][:MOST_SCORES]
-        return shown
-
-    @property
-    def score(self) -> str | None:
-        """The score to use in plots: the first score of a test set, or else the dev score."""
-        return next((m for m in self.scores if not m.startswith("dev/")), next(iter(self.scores), None))
-
-    @cached_property
-    def attention(self) -> dict[str, str]:
-        """`split/metric` -> header for zeros and support, from the test set if measured there, or else from dev."""
-        by_header = {header: [m for m in self.measured if m.endswith(f"/{name}")] for name, header in ATTENTION}
-        return {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in by_header.items() if of}
-
-    def metric(self, full: str) -> Metric:
-        return metric_of(self.metrics, full)
 
 
 def text(value: Any) -> str:
@@ -235,8 +133,8 @@ def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Resu
 # ---- settings
 
 
-def groups(records: Sequence[Results], points: Points = NO_PLAN) -> list[Group]:
-    """Group the records into settings, and the settings by task; softmax comes first, then mappings in the given order."""
+def groups(records: Sequence[Results], points: Points = NO_PLAN) -> list[Block]:
+    """A block for each task, with a row without values for each setting (`measured`); softmax comes first, then mappings in the given order."""
     by_task: dict[tuple[str, str], dict[Any, list[Results]]] = {}
     variants: dict[tuple[str, str], set[Any]] = {}
     for r in records:
@@ -246,49 +144,59 @@ def groups(records: Sequence[Results], points: Points = NO_PLAN) -> list[Group]:
         # records with different test sets or evaluation recipes go into separate rows
         apart = tuple((n, w) for n, w in sorted(r.scored.items()) if len(variants[r.setting, n]) > 1)
         by_task.setdefault((r.config["task"]["name"], r.module), {}).setdefault((r.setting, apart), []).append(r)
-    return [Group(task, _told_apart(list(found.values()), points)) for (task, _), found in sorted(by_task.items())]
+    found = sorted(by_task.items())
+    return [Block(task, rows=_told_apart(list(by_setting.values()), points)) for (task, _), by_setting in found]
 
 
-def _told_apart(by_setting: Sequence[list[Results]], points: Points) -> list[Setting]:
-    settings = [Setting(sorted(records, key=lambda r: r.seed)) for records in by_setting]
-    at: dict[str, list[Setting]] = {}
-    for s in settings:
-        point = points.get(s.first.cell_id, {})
-        s.differs = {key: s.first.flat.get(key, value) for key, value in point.items() if key not in s.own}
-        at.setdefault(str(point), []).append(s)
+def _told_apart(by_setting: Sequence[list[Results]], points: Points) -> list[Row]:
+    """A row for each setting, named by its parameters and by what else differs."""
+    rows: list[Row] = []
+    at: dict[str, list[Row]] = {}
+    for records in by_setting:
+        first, *_ = results = sorted(records, key=lambda r: r.seed)
+        own = parameters(first.config, first.family, [r.metrics for r in results])
+        row = Row(
+            first.config["mapping"]["name"], "", results=results, point={f"mapping.{k}": v for k, v in own.items()}
+        )
+        asked = points.get(first.cell_id, {})
+        row.point |= {k: first.flat.get(k, v) for k, v in asked.items() if k not in ("mapping.name", *row.point)}
+        rows.append(row)
+        at.setdefault(str(asked), []).append(row)
     for of_point in at.values():
         _add_differences(of_point)
     for said, of in CONTENT.items():
-        alike: dict[str, list[Setting]] = {}
-        for s in settings:
-            alike.setdefault(s.mapping + s.detail, []).append(s)
+        alike: dict[str, list[Row]] = {}
+        for row in rows:
+            alike.setdefault(row.label + listed(row.point), []).append(row)
         for twins in alike.values():
-            if len({of(s.first) for s in twins}) > 1:
-                for s in twins:
-                    s.differs[said] = of(s.first)
-    given = list(dict.fromkeys(["softmax", *(s.mapping for s in settings)]))
+            if len({of(row.results[0]) for row in twins}) > 1:
+                for row in twins:
+                    row.point[said] = of(row.results[0])
+    for row in rows:
+        row.detail = listed(row.point)
+    given = list(dict.fromkeys(["softmax", *(row.label for row in rows)]))
 
-    def place(s: Setting) -> tuple[int, list[tuple[int, float, str]]]:
-        values = [(0, float(v), "") if is_number(v) else (1, 0.0, str(v)) for v in s.values.values()]
-        return given.index(s.mapping), values
+    def place(row: Row) -> tuple[int, list[tuple[int, float, str]]]:
+        values = [(0, float(v), "") if is_number(v) else (1, 0.0, str(v)) for v in row.point.values()]
+        return given.index(row.label), values
 
-    return sorted(settings, key=place)
+    return sorted(rows, key=place)
 
 
-def _add_differences(settings: Sequence[Setting]) -> None:
-    """Add to `differs` the options in which settings differ."""
-    keys = dict.fromkeys(k for s in settings for k in s.first.flat if k != "seed")
-    absent = object()
-    varied = [k for k in keys if len({str(s.first.flat.get(k, absent)) for s in settings}) > 1]
-    for s in settings:
-        own = s.own
-        if search := getattr(s.first.family, "SEARCH", ""):  # only the searched values of this mapping
-            own |= {k for k in varied if k.startswith(search) and not k.startswith(f"{search}.{s.mapping}.")}
+def _add_differences(rows: Sequence[Row]) -> None:
+    """Add to each row's point the options in which the rows differ."""
+    flats = [row.results[0].flat for row in rows]
+    keys, absent = dict.fromkeys(k for flat in flats for k in flat if k != "seed"), object()
+    varied = [k for k in keys if len({str(flat.get(k, absent)) for flat in flats}) > 1]
+    for row, flat in zip(rows, flats):
+        own = {"mapping.name", *row.point}
+        if search := getattr(row.results[0].family, "SEARCH", ""):  # only the searched values of this mapping
+            own |= {k for k in varied if k.startswith(search) and not k.startswith(f"{search}.{row.label}.")}
         # an architecture's own keys follow from its name, unless its settings differ in them
-        same = [o.first.flat for o in settings if o.first.flat.get("model.name") == s.first.flat.get("model.name")]
+        same = [other for other in flats if other.get("model.name") == flat.get("model.name")]
         implied = {k for k in varied if k.startswith("model.") and len({str(f.get(k, absent)) for f in same}) == 1}
         own |= implied - {"model.name"}
-        s.differs |= {k: s.first.flat[k] for k in varied if k in s.first.flat and k not in own}
+        row.point |= {k: flat[k] for k in varied if k in flat and k not in own}
 
 
 def is_number(value: Any) -> TypeGuard[float]:
@@ -299,52 +207,70 @@ def is_number(value: Any) -> TypeGuard[float]:
 
 
 def table(
-    grouped: Sequence[Group], name: str, title: str, notes: Sequence[str] = (), lost: Sequence[Lost] = ()
+    grouped: Sequence[Block], name: str, title: str, notes: Sequence[str] = (), lost: Sequence[Lost] = ()
 ) -> Table:
-    """The settings as a table, with one block per task and one row per setting; cells without a result are listed."""
-    blocks = [_block(group) for group in grouped]
-    cells = {r.cell_id for group in grouped for r in group.cells}
-    many = sum(len(g.settings) for g in grouped)
+    """The settings of `groups` as a table; cells without a result are listed."""
+    blocks = [measured(group) for group in grouped]
+    cells = {r.cell_id for group in grouped for row in group.rows for r in row.results}
+    many = sum(len(group.rows) for group in grouped)
     last = ["Mean ± standard deviation over runs.", *footers.trained(blocks), *notes, *footers.origin(blocks)]
     cells_of = f"{len(cells)} of {len(cells) + len(lost)} cells finished" if lost else f"{len(cells)} finished cells"
     subtitle = f"{cells_of}, {many} settings; " * (len(cells) + len(lost) > 1) + footers.evidence(blocks)
     return Table(name, title, subtitle, blocks, last, alerts=[*told(lost, len(cells)), *footers.stuck(blocks)])
 
 
-def _block(group: Group) -> Block:
-    shown = {**group.attention, **{m: m for m in group.scores}}
-    rows, notes = [], []
-    for s in group.settings:
-        values = [paired.value(s.records, metric, group.metric(metric)) for metric in shown]
+def measured(group: Block, seed: int | str = "") -> Block:
+    """A block of `groups` with the values of its rows, baselines and footers; with `seed`, of the cells with this seed."""
+    rows = [replace(row, results=[r for r in row.results if seed in ("", r.seed)]) for row in group.rows]
+    rows = [row for row in rows if row.results]
+    metrics, shown, notes = rows[0].results[0].family.METRICS, _shown(rows), []
+    for row in rows:
+        row.values = [paired.value(row.results, full, metric_of(metrics, full)) for full in shown]
+        row.convergence = convergence.of_row(row.results)
         fewer: dict[int, list[str]] = {}
-        for value in values:
-            if (runs := len(value.runs)) not in (0, len(s.records)):
+        for value in row.values:
+            if (runs := len(value.runs)) not in (0, len(row.results)):
                 fewer.setdefault(runs, []).append(value.metric)
-        told = f"{s.mapping} ({s.detail}): only {{}} of its {len(s.records)} cells have {{}}."
-        notes += [told.format(runs, ", ".join(metrics)) for runs, metrics in fewer.items()]
-        trained = convergence.of_row(s.records)
-        rows.append(Row(s.mapping, s.detail, values, [], [], list(s.records), convergence=trained))
-    data = _data(group)
-    below, trivial = _of_data(group, data, shown)
+        told = f"{row.label} ({row.detail}): only {{}} of its {len(row.results)} cells have {{}}."
+        notes += [told.format(runs, ", ".join(full)) for runs, full in fewer.items()]
+    data = _data(rows)
+    below, trivial = _of_data(data, shown, metrics)
     everything = rows + trivial
     headers = list(shown.values())
     add_converged(everything, headers)
-    seeds = {tuple(s.seeds) for s in group.settings}
+    seeds = {tuple(sorted(r.seed for r in row.results)) for row in rows}
     if len(seeds) == 1:
         notes.append(f"Seeds: {', '.join(map(str, next(iter(seeds))))}.")
     else:
         notes.append("The settings do not have the same seeds; runs.csv lists them.")
-    block = Block(group.task, headers, [], everything, [], [*below, *notes])
+    block = Block(group.label, headers, [], everything, [], [*below, *notes])
     if len(data) == 1:  # scores on different data are not compared
-        findings.find(block, group.metrics)
+        findings.find(block, metrics)
     return block
 
 
-def _data(group: Group) -> list[tuple[Setting, Results]]:
-    """The different data of the settings: the first setting of each, with the test sets that other settings have too."""
-    kinds: list[tuple[Setting, Results]] = []
-    for setting in group.settings:
-        for r in setting.records:
+def _shown(rows: Sequence[Row]) -> dict[str, str]:
+    """`split/metric` -> header: zeros and support of the attention, the dev score that selected the best epoch, the scores of each test set."""
+    known = list(dict.fromkeys(m for row in rows for r in row.results for m in r.metrics))
+    metrics = rows[0].results[0].family.METRICS
+    of_kinds = {header: [m for m in known if m.endswith(f"/{name}")] for name, header in ATTENTION}
+    shown = {next((m for m in of if m.startswith("test/")), of[0]): header for header, of in of_kinds.items() if of}
+    best = dict.fromkeys(f"dev/{(row.results[0].config.get('train') or {}).get('best_metric')}" for row in rows)
+    scores = [m for m in best if m in known] or [
+        m for m in known if m.startswith("dev/") and metric_of(metrics, m).better
+    ][:1]
+    for split in dict.fromkeys(m.rpartition("/")[0] for m in known):
+        if split not in ("dev", "train", ""):
+            names = [n for n, m in metrics.items() if m.better and n not in NOT_SHOWN]
+            scores += [f"{split}/{n}" for n in names if f"{split}/{n}" in known][:MOST_SCORES]
+    return {**shown, **{m: m for m in scores}}
+
+
+def _data(rows: Sequence[Row]) -> list[tuple[Row, Results]]:
+    """The different data of the rows: the first row of each, with the test sets that other rows have too."""
+    kinds: list[tuple[Row, Results]] = []
+    for row in rows:
+        for r in row.results:
             for i, (first, of) in enumerate(kinds):
                 if r.data_sha256 == of.data_sha256 and all(of.scored.get(k, v) == v for k, v in r.scored.items()):
                     both: dict[str, Any] = {k: {**getattr(r, k), **getattr(of, k)} for k in MERGED}
@@ -352,25 +278,29 @@ def _data(group: Group) -> list[tuple[Setting, Results]]:
                     kinds[i] = first, replace(of, **both | {"baselines": systems})
                     break
             else:
-                kinds.append((setting, r))
+                kinds.append((row, r))
     return kinds
 
 
 def _of_data(
-    group: Group, data: Sequence[tuple[Setting, Results]], shown: Mapping[str, str]
+    data: Sequence[tuple[Row, Results]], shown: Mapping[str, str], metrics: Mapping[str, Metric]
 ) -> tuple[list[str], list[Row]]:
     """The footers (sizes, sources and omissions) and baseline rows for each data set, without repetitions."""
     lines: list[str] = []
     trivial: list[Row] = []
-    split = (group.score or "test/").partition("/")[0]
+    known = {full: metric_of(metrics, full) for full in shown}
+    scores = [full for full, metric in known.items() if metric.better]
+    split = next((full for full in scores if not full.startswith("dev/")), next(iter(scores), "test/")).partition("/")[
+        0
+    ]
     columns = [Show(metric, header) for metric, header in shown.items()]
-    for s, of in data:
-        apart = f"Of {s.mapping} ({s.detail}): " if len(data) > 1 else ""
-        told = footers.of_data(of, of.facts, columns, group.metrics)
+    for row, of in data:
+        apart = f"Of {row.label} ({row.detail}): " if len(data) > 1 else ""
+        told = footers.of_data(of, of.facts, columns, metrics)
         lines += [f"{apart if one.startswith(('Data: ', 'Test set')) else ''}{one}" for one in told]
         if not of.facts:
             lines.append(f"{apart}The records do not say how large the data are.")
-        for row in baselines(of, {metric: group.metric(metric) for metric in shown}, split):
-            row.detail = "; ".join(filter(None, (row.detail, f"data {of.data_sha256[:8]}" if apart else "")))
-            trivial.append(row)
+        for system in baselines(of, known, split):
+            system.detail = "; ".join(filter(None, (system.detail, f"data {of.data_sha256[:8]}" if apart else "")))
+            trivial.append(system)
     return list(dict.fromkeys(lines)), trivial

@@ -19,7 +19,6 @@ from repro.statistics import (
     difference_of,
     in_unit,
     noise_of,
-    paired_corpus_randomization,
     paired_randomization,
 )
 from repro.store import Damaged, Evaluation
@@ -64,11 +63,7 @@ def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | No
     if metric.test is None or len(_scores(first, full)) != len(_scores(other, full)):
         return None
     theirs, mine = _shared([first.results, other.results], full, metric)
-    if not mine.size:
-        return None
-    if metric.test != "mean":
-        return paired_corpus_randomization(mine, theirs)
-    return paired_randomization(mine.sum(0), theirs.sum(0))
+    return paired_randomization(mine, theirs) if mine.size else None
 
 
 def noise(

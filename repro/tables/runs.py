@@ -1,7 +1,6 @@
 """Single runs as a CSV file, for pandas, R or a spreadsheet: one line per cell and test set."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,31 +8,37 @@ from repro.files import csv_text, write_atomic
 from repro.identity import Cell, Results
 from repro.plan import Plan, text
 from repro.store import Damaged, Store
-from repro.tables.compare import Group, Lost, groups
+from repro.tables.blocks import Block
+from repro.tables.compare import Lost, groups
 
 Places = Mapping[int, Sequence[tuple[str, str]]]  # id() of a record -> its places in a table: (column, row)
 
 
-def to_csv(grouped: Sequence[Group], lost: Sequence[Lost] = (), places: Places | None = None) -> str:
+def to_csv(grouped: Sequence[Block], lost: Sequence[Lost] = (), places: Places | None = None) -> str:
     """CSV text with one line per cell and test set, and one per cell without a result.
 
     The columns are the keys in which settings differ, the seed, the test set, the state of the cell and the reason if it
     is not done; the scores in full precision, those on the test set under the names of the metrics and the others with
-    their split (`dev/bleu`); the seconds of training and evaluation together, and the folder of the cell. With `places`,
-    each place of a cell in the table has lines of its own.
+    their split (`dev/bleu`); the seconds of training and evaluation together, and the folder of the cell, if it is in a store. With
+    `places`, each place of a cell in the table has lines of its own.
     """
     lines: list[dict[str, Any]] = []
     scores: dict[str, None] = {}
-    every = [(group, s, r) for group in grouped for s in group.settings for r in s.records]
-    keys = dict.fromkeys(key for _, s, _ in every for key in s.values)
-    for group, s, r in every:
-        first = {"task": group.task, "mapping": s.mapping, **s.values, "profile": r.config["profile"]["name"]}
-        last = {"state": "done", "seconds": r.seconds, "folder": r.folder if r.folder.parts else "", "cell": r.cell_id}
-        for column, row in places[id(r)] if places else [("", "")]:
+    every = [(group, row, r) for group in grouped for row in group.rows for r in row.results]
+    keys = dict.fromkeys(key for _, row, _ in every for key in row.point)
+    for group, row, r in every:
+        first = {"task": group.label, "mapping": row.label, **row.point, "profile": r.config["profile"]["name"]}
+        last = {
+            "state": "done",
+            "seconds": r.seconds,
+            "folder": r.folder if r.folder.parts[1:] else "",
+            "cell": r.cell_id,
+        }
+        for column, label in places[id(r)] if places else [("", "")]:
             for name in r.scored or [""]:
                 measured = _measured(r, name)
                 scores |= dict.fromkeys(measured)
-                at = {"column": column, "row": row, "seed": r.seed, "set": name}
+                at = {"column": column, "row": label, "seed": r.seed, "set": name}
                 lines.append({**first, **last, **at, **measured})
     for one in lost:
         keys |= dict.fromkeys(one.point)
@@ -54,13 +59,8 @@ def _measured(record: Results, name: str) -> dict[str, float]:
     return {**own, **others}
 
 
-def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path, folders: bool = True) -> None:
-    """Write the cells of an experiment's table, with all grid points, as `to_csv` does.
-
-    Args:
-        failed: cell id -> error, for cells that failed in this run.
-        folders: False for cells from records, which have no folder.
-    """
+def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path) -> None:
+    """Write the cells of an experiment's table, with all grid points, as `to_csv` does; failed: cell id -> error, of this run."""
     one = plan.experiment
     found: dict[str, Results] = {}
     places: dict[int, list[tuple[str, str]]] = {}
@@ -69,7 +69,6 @@ def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path, folde
         place = (one.columns[slot.column].key, one.rows[slot.row].label)
         state, why = _state(slot, store, failed)
         if state == "done" and (record := slot.results(store)) is not None:
-            record = record if folders else replace(record, folder=Path())
             places.setdefault(id(found.setdefault(slot.cell_id, record)), []).append(place)
         else:
             at = (slot.training_id, slot.task, slot.mapping, dict(slot.point), slot.seed, state, why)

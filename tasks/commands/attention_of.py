@@ -107,29 +107,21 @@ def _short(value: object) -> str:
 
 def stored(trained: Finished) -> list[Row]:
     """The test records and stored attention of every row. Raises DataUnavailable if a row has no stored attention."""
-    from safetensors.numpy import load_file
-
     rows = []
     for label, cell in trained.cells:
-        file = trained.test(cell).path("attention.safetensors")
-        if not file.is_file():
-            raise DataUnavailable(f"the row {label!r} has no stored attention", str(file), "set task.keep_attention=50")
-        rows.append((label, cell.mapping, _records(trained, cell), load_file(file)))
+        if not (arrays := (level := trained.test(cell)).attention()):
+            told = f"the row {label!r} has no stored attention"
+            raise DataUnavailable(told, str(level.folder), "set task.keep_attention=50")
+        rows.append((label, cell.mapping, _records(trained, cell), arrays))
     return rows
 
 
-def stored_sentence(trained: Finished, index: int) -> tuple[str, str]:
-    """(source, first reference) of a test sentence. Raises ValueError if there is no sentence with this index."""
-    record = _records(trained, trained.cells[0][1]).get(index)
-    if record is None:
-        raise ValueError(f"there is no test sentence {index}; choose another number")
-    return record["source"], record["references"][0]
-
-
-def stored_pairs(trained: Finished, count: int) -> list[tuple[tuple[str, str], str]]:
-    """`count` test pairs with their classes, picked by `choose_pairs` from the pairs whose texts are stored for every row."""
-    rows = [_records(trained, cell) for _, cell in trained.cells]
-    return [(tuple(rows[0][i]["texts"]), rows[0][i]["label"]) for i in attention.choose_pairs(rows, count)]
+def examples(trained: Finished, indices: Sequence[int], what: str) -> list[dict[str, Any]]:
+    """The records of test examples. Raises ValueError if there is none with an index, or the table did not store `what` of it."""
+    records = _records(trained, trained.cells[0][1])
+    if missing := [i for i in indices if what not in records.get(i, {})]:
+        raise ValueError(f"test examples {missing} have no stored {what}; choose other numbers")
+    return [records[i] for i in indices]
 
 
 def _records(trained: Finished, cell: Cell) -> dict[int, dict[str, Any]]:

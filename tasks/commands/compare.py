@@ -22,7 +22,8 @@ from repro.results import records
 from repro.store import Store, outputs_folder
 from repro.store.provenance import code_version
 from repro.tables import compare, render
-from repro.tables.compare import Group, Lost
+from repro.tables.blocks import Block
+from repro.tables.compare import Lost
 from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.files import NODES, TOP
@@ -49,7 +50,7 @@ def main(request: Request) -> int:
     return int(not found)
 
 
-def show(groups: Sequence[Group], folder: Path, title: str, notes: Sequence[str], lost: Sequence[Lost]) -> None:
+def show(groups: Sequence[Block], folder: Path, title: str, notes: Sequence[str], lost: Sequence[Lost]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`; see `comparison.write`."""
     try:
         table, files = comparison.write(groups, folder, title, notes, printed, lost)

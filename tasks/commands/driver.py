@@ -5,6 +5,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,14 +20,35 @@ from repro.store import Store
 from repro.tables import build as tables
 from repro.tables import render, runs
 from repro.tables.blocks import Block, Table
-from tasks.commands.rates import ASSUMED
 from tasks.config import compose
+from tasks.config.files import values_in
 from tasks.data import is_own
 from tasks.draw import terminal
 from tasks.loggers import make_loggers
 from tasks.use.finding import of_other_code
 
 POLL_SECONDS = 5.0
+STEP = 0.005  # seconds of the training step of `slowness` on the core of configs/rates.yaml
+
+
+@cache
+def slowness() -> float:
+    """Time of a small training step on one core of this machine, as a multiple of STEP."""
+    import torch
+
+    from tasks.layers.lstm import Lstm
+
+    with torch.random.fork_rng(devices=[]):
+        lstm, x = Lstm(128, 128, batch_first=True), torch.ones(32, 20, 128)
+    times = []
+    for _ in range(10):
+        started = time.perf_counter()
+        lstm(x)[0].sum().backward()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2] / STEP
+
+
+ASSUMED = estimate.Rates(**values_in("rates"), slowness=slowness)  # how long an epoch takes, without a finished cell
 STEADY = replace(ASSUMED, slowness=lambda: 1.0)  # for the pages, which must be the same on every machine
 
 

@@ -141,9 +141,8 @@ def _outputs(figure: Figure, options: Options, trained: Finished) -> tuple[Write
 def _forced(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw the attention of rows, or of one row's grid points, while all models are forced to write the same output."""
     pairs = list(zip(*_texts(figure, options), strict=True))
-    if not pairs:
-        chosen = options.chosen or attention.choose_sentences(attention_of.stored(trained), 1)
-        pairs = [attention_of.stored_sentence(trained, i) for i in chosen]
+    told = attention_of.examples(trained, options.chosen, "references")
+    pairs += [(one["source"], one["references"][0]) for one in told]
     examples = [attention_of.forced(trained, *pair) for pair in pairs]
     return partial(attention.write, examples), "All forced to one output."
 
@@ -151,7 +150,8 @@ def _forced(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
 def _aligned(figure: Figure, options: Options, trained: Finished) -> tuple[Write, str]:
     """Draw how each row's model aligns two texts, with the structures used."""
     pairs = [(pair, "own pair") for pair in zip(*_texts(figure, options), strict=True)]
-    examples = attention_of.aligned(trained, pairs or attention_of.stored_pairs(trained, options.count))
+    pairs += [(tuple(one["texts"]), one["label"]) for one in attention_of.examples(trained, options.chosen, "texts")]
+    examples = attention_of.aligned(trained, pairs)
     return partial(attention.write, examples), "Output (class); right: structures through the first text."
 
 
@@ -169,12 +169,9 @@ def _images(figure: Figure, options: Options, trained: Finished) -> tuple[Write,
     from tasks.data import open_data
     from tasks.draw import images
 
-    panels = []
-    for label, cell in trained.cells:
-        test = trained.test(cell)
-        file = test.path("attention.safetensors")
-        panels.append(images.read_panel(label, cell.config["mapping"], test.predictions(), file))
-    first = trained.cells[0][1].config
+    rows, first = attention_of.stored(trained), trained.cells[0][1].config
+    mappings = [cell.config["mapping"] for _, cell in trained.cells]
+    panels = [images.panel(label, of, *kept) for of, (label, _, *kept) in zip(mappings, rows)]
     picture = images.pictures(open_data(first["data"], first["paths"]["data"]).about["images"])
     chosen = _stored(options.chosen, [panel.attention for panel in panels]) or images.choose(panels, options.count)
     how = "" if options.chosen else images.CHOICE

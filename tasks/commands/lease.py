@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from repro import launch, signals
-from repro.files import csv_text, write_atomic, write_json
 from repro.identity import Cell
 from repro.launch.display import clock
 from repro.plan import Plan
 from repro.results import archive, estimate
 from repro.store import Store
 from tasks.commands import records, reproduce
-from tasks.commands.driver import Driver
-from tasks.commands.rates import ASSUMED
+from tasks.commands.driver import ASSUMED, Driver
 from tasks.config.request import Request
 
 SAVING = 40.0  # seconds at the end of the time in which the running cells save and the records are written
@@ -92,7 +90,7 @@ def main(request: Request) -> int:
 
 
 def restore(plan: Plan, store: Store, folder: Path) -> None:
-    """Lay the results of a plan's cells that are recorded in a folder, and made by today's code from the same data, into the store."""
+    """Take the results of a plan's cells that are recorded in a folder, and made by today's code from the same data."""
     path = records.file_of(plan.experiment.name, plan.experiment.profile, folder)
     known = {record["key"]: record for record in archive.cells_of(path)}
 
@@ -101,27 +99,7 @@ def restore(plan: Plan, store: Store, folder: Path) -> None:
         scored = all(tests.get(test.name) == cell.evaluation_id(test) for test in cell.tests)
         return scored and record["training"] == cell.training_id
 
-    for cell in plan.slots:
+    for i, cell in enumerate(plan.slots):
         record = known.get(archive.key(cell.config, cell.family))
         if record is not None and same(cell, record) and not cell.done(store):
-            lay(cell, record, store)
-
-
-def lay(cell: Cell, record: archive.Archived, store: Store) -> None:
-    """Write the recorded results of a cell, which have no weights, into a store."""
-    entry = cell.entry(store)
-    write_json(entry.path("metrics.json"), record["trained"])
-    write_json(entry.path("provenance.json"), record["made"])
-    if curve := record.get("curve"):
-        rows = zip(*({"epoch": range(1, 1 + max(map(len, curve.values())))} | curve).values(), strict=True)
-        write_atomic(entry.path("curves.csv"), csv_text([["epoch", *curve], *(map(str, row) for row in rows)]).encode())
-    entry.finish(training=record["training"])
-    for test in cell.tests:
-        level, told = cell.evaluation(store, test), record["tests"][test.name]
-        columns = archive.columns(told["examples"])
-        count = max(map(len, columns.values()), default=0)
-        rows = ({k: v[i] for k, v in columns.items() if i < len(v)} for i in range(count))
-        level.write_predictions({"set": test.name, "index": i, "sentence": row} for i, row in enumerate(rows))
-        write_json(level.path("metrics.json"), told["scored"])
-        write_json(level.path("provenance.json"), told["made"])
-        level.finish(training=record["training"], evaluation=told["evaluation"])
+            plan.slots[i] = replace(cell, known=archive.results(record, cell.module, cell.config))

@@ -19,7 +19,7 @@ from repro.plan import Plan, origin
 from repro.report import comparison, page
 from repro.report import pictures as drawings
 from repro.results import archive
-from repro.store import Store, outputs_folder
+from repro.store import Store
 from repro.tables import render, runs
 from repro.tables.blocks import Table
 from repro.tables.compare import groups
@@ -91,23 +91,19 @@ def _what(overrides: Sequence[str]) -> list[str]:
     return [text for text, key in keys.items() if key.partition(".")[0] not in HERE and key not in MIRRORS]
 
 
-def outlined(request: Request, known: Mapping[str, Any], used: dict[str, Any] | None = None, here: bool = True) -> Plan:
+def outlined(request: Request, known: Mapping[str, Any], used: dict[str, Any] | None = None) -> Plan:
     """The plan of a request's one experiment, with the configurations that are `known`; only the others are composed.
 
     Args:
-        known: hash of overrides -> configuration, as `archive.configs` reads them.
-        used: receives the configurations of the request, without the nodes that say where cells run.
-        here: add these nodes to known configurations.
+        known: hash of overrides -> configuration without the nodes that say where cells run, as `archive.configs` reads them.
+        used: receives the configurations of the request, without these nodes.
     """
     with ExitStack() as stack:
         composer = cache(lambda: stack.enter_context(compose.composer()))
-        around: dict[str, Any] = {}
 
         def composed(overrides: Sequence[str], user: Sequence[str]) -> Mapping[str, Any]:
             name = digest(_what(overrides))
-            if name in known and here and not around:
-                around.update({k: v for k, v in composer()(overrides, user).items() if k in HERE})
-            config = known[name] | around if name in known else composer()(overrides, user)
+            config = known[name] if name in known else composer()(overrides, user)
             if used is not None:
                 data = {k: Path(v).name if k == "path" and v else v for k, v in config["data"].items() if k != "mirror"}
                 used[name] = {k: v for k, v in config.items() if k not in HERE} | {"data": data}
@@ -118,6 +114,19 @@ def outlined(request: Request, known: Mapping[str, Any], used: dict[str, Any] | 
         return plan
 
 
+def restored(path: Path, request: Request | None = None) -> Plan:
+    """The plan of a file of records with their results; a request may select other cells, or say where they would run.
+
+    Raises ValueError if a name or configuration is invalid, StoreError if there are no records.
+    """
+    told, known = archive.read(path)
+    typed = request.typed if request else (f"profile={told['profile']}",)
+    if not any(pair(text)[0].partition(".")[0] not in (*HERE, "profile") for text in typed):
+        typed = (*typed, *told["arguments"])
+    asked = Request.read(typed, REPRODUCE, [told["experiment"]])
+    return archive.restore(outlined(asked, archive.configs(told)), known)
+
+
 def write(request: Request, results: Path, other: Path | None = None) -> int:
     """Write the records of a request's experiments or sweep, and say what was written. Returns 1 if cells are missing, else 0.
 
@@ -126,8 +135,7 @@ def write(request: Request, results: Path, other: Path | None = None) -> int:
     Raises ValueError and StoreError as `record` and `record_sweep` do.
     """
     if request.sweep:
-        outputs = dict(map(pair, request.overrides)).get("paths.outputs", outputs_folder())
-        path, count = record_sweep(request.sweep, Path(outputs), results)
+        path, count = record_sweep(request.sweep, request.outputs, results)
         print(f"{path}: {count} cells")
     missing = False
     for name in request.names:
@@ -157,8 +165,9 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(header: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]) -> Page:
+def _of_sweep(path: Path) -> Page:
     """The table and files computed from the records of a sweep."""
+    header, lines = archive.read(path)
     configs = archive.configs(header)
     of = [(one, configs[one["key"]]) for one in lines]
     cells = [archive.results(one, compose.module_of(config), config) for one, config in of]
@@ -188,15 +197,11 @@ class Page:
 
 def read(path: Path) -> Page:
     """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
-    asked, known = archive.read(path)
-    if "sweep" in asked:
-        return _of_sweep(asked, known)
-    arguments = [f"profile={asked['profile']}", *asked["arguments"]]
-    request = Request.read(arguments, REPRODUCE, [asked["experiment"]])
-    configs = archive.configs(asked)
-    plan, store = archive.restore(outlined(request, configs, here=False), known)
-    cells = [(plan.experiment.rows[s.row].label, s.config, s.results(store)) for s in plan.slots]
-    table, documents = driver.table(plan, store), ""
+    if path.stem.startswith("sweep_"):
+        return _of_sweep(path)
+    plan = restored(path)
+    cells = [(plan.experiment.rows[s.row].label, s.config, s.known) for s in plan.slots]
+    table, documents = driver.table(plan, archive.NOWHERE), ""
     if any(config["data"]["name"] == "synthetic" for _, config, _ in cells):
         from tasks.draw import documents as figures  # loads pandas
 
@@ -215,24 +220,18 @@ def show(request: Request, results: Path) -> int:
     Returns exit status 1 if cells have no records, else 0. Raises ValueError if a name or configuration is invalid,
     StoreError if there are no records.
     """
-    status, profile = 0, request.profile
+    status, store, outputs = 0, archive.NOWHERE, request.outputs
     for name in request.names:
-        path = file_of(name, profile, results)
-        told, known = archive.read(path)
-        selects = any(pair(text)[0].partition(".")[0] not in (*HERE, "profile") for text in request.typed)
-        typed = [*request.typed, *([] if selects else told["arguments"])]
-        asked = Request.read(typed, REPRODUCE, [name])
-        plan = outlined(asked, archive.configs(told))
-        outputs, stem = reproduce.store_of(plan.slots).root, f"{name}_{profile}_from_records"
-        keys = {archive.key(cell.config, cell.family) for cell in plan.slots}
-        lost = len(keys - {record["key"] for record in known})
-        plan, store = archive.restore(plan, known)
+        path, stem = file_of(name, request.profile, results), f"{name}_{request.profile}_from_records"
+        plan = restored(path, request)
+        cells = plan.cells.values()
+        lost = sum(cell.known is None for cell in cells)
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
-        html = page.write(made, plan, store, outputs / "report" / f"{stem}.html", links=False)
-        runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv", folders=False)
+        html = page.write(made, plan, store, outputs / "report" / f"{stem}.html")
+        runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv")
         print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run\nreport: {html}\n")
         if lost:
-            print(f"{lost} of {len(keys)} cells have no records; without records={results} they are run")
+            print(f"{lost} of {len(cells)} cells have no records; without records={results} they are run")
         render.write(made, outputs / "tables" / stem)
         status |= bool(lost)
     return status

@@ -14,8 +14,7 @@ from repro.launch.display import clock, fitted
 from repro.plan.experiment import Added, Experiment
 from repro.results import estimate
 from repro.store import Store
-from tasks.commands.driver import Driver
-from tasks.commands.rates import ASSUMED
+from tasks.commands.driver import ASSUMED, Driver
 from tasks.config import compose, pages
 from tasks.config.overrides import lacking, merged
 from tasks.config.request import REPRODUCE, Override, Request, parse

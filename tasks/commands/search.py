@@ -12,7 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from repro.errors import ConfigError
 from repro.results import records
-from repro.store import Store, outputs_folder
+from repro.store import Store
 from tasks.commands import compare, sweep
 from tasks.commands.train import STATUS, Ended, run
 from tasks.config import compose, overrides
@@ -54,7 +54,7 @@ def main(request: Request) -> int:
     texts = [one.text for one in overrides.as_custom(list(keys.values()))] if own else list(request.overrides)
     sweeping = "hydra.sweep.dir" not in keys
     if sweeping:
-        root = Path(keys["paths.outputs"].value if "paths.outputs" in keys else outputs_folder()) / "sweeps"
+        root = request.outputs / "sweeps"
         folder = root / request.sweep if request.sweep else sweep.new_folder(root, "hydra")
         texts.append(f"hydra.sweep.dir={folder}")
     # if the last point of a grid fails, optuna would stop a loop of its own, which Hydra does not run

@@ -23,7 +23,7 @@ from repro.results import estimate, records
 from repro.store import Store, check_names, elsewhere
 from repro.tables.compare import groups
 from tasks.commands import compare, reproduce
-from tasks.commands.rates import ASSUMED
+from tasks.commands.driver import ASSUMED
 from tasks.config import compose
 from tasks.config.overrides import lacking
 from tasks.config.request import Override, Request, own_mappings

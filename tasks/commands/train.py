@@ -15,8 +15,7 @@ from repro.plugins import naming
 from repro.results import estimate
 from repro.store import Store, elsewhere
 from tasks.commands import compare, reproduce
-from tasks.commands.driver import of_threads
-from tasks.commands.rates import ASSUMED
+from tasks.commands.driver import ASSUMED, of_threads
 from tasks.config import compose
 from tasks.config.request import Request
 from tasks.data import DataError, Progress

@@ -39,7 +39,6 @@ class Place:
         provides: inputs that the model passes to the mapping besides scores and mask.
         stateful: True if the model keeps a mapping's state between steps.
         learned: True if training can learn a mapping's parameters.
-        signed: True if scores may be negative.
         unnormalised: True if rows of weights need not sum to 1. What is measured and drawn of attention assumes it.
     """
 
@@ -47,7 +46,6 @@ class Place:
     provides: tuple[str, ...] = ()
     stateful: bool = False
     learned: bool = True
-    signed: bool = True
     unnormalised: bool = False
 
 
@@ -125,7 +123,7 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
             told.append(f"gives rows that do not sum to 1, which this model needs at {place!r}{then}")
         if spec.stateful and not where.stateful:
             told.append(f"keeps a state between steps, which this model does not support at {place!r}")
-        if spec.domain == "nonnegative" and where.signed:
+        if spec.domain == "nonnegative":
             there = f"has no value where a score is negative, as this model's scores at {place!r} can be"
             told.append(f"{there}; sum_normalization_pp and sparsehourglass take any scores")
         found += [f"mapping={spec.name} {why}" for why in told]

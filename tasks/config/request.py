@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from repro.errors import ConfigError, near, short
 from repro.rounding import rounded
+from repro.store import outputs_folder
 from tasks.config.files import CONFIGS, NAME, NODES, TOP, names_in, quoted
 
 if TYPE_CHECKING:  # Hydra is imported where an override is parsed; using a model needs none
@@ -327,6 +328,11 @@ class Request:
             found.pop(one.key, None)
             found[one.key] = one
         return found
+
+    @property
+    def outputs(self) -> Path:
+        """The folder of outputs that is named, or the default one."""
+        return Path(self.keys["paths.outputs"].value if "paths.outputs" in self.keys else outputs_folder())
 
     @property
     def optuna(self) -> bool:

@@ -22,7 +22,7 @@ from repro.files import write_atomic
 from repro.report import draw
 from repro.report.draw import Heat
 
-SENTENCE, PAIR = 11, 8  # source tokens and words; stored examples of about this length are drawn first
+SENTENCE = 11  # source tokens; stored sentences of about this length are drawn
 WIDEST = 8.0  # inches of a line of panels: labels stay legible where a page shows 700 pixels
 STRUCTURES = 4  # maximum number of structures drawn for an alignment
 Row = tuple[str, str, Mapping[int, Mapping[str, Any]], Mapping[str, np.ndarray]]  # label, mapping, records, attention
@@ -127,31 +127,8 @@ def write(examples: Sequence[Example], stem: Path, endings: Sequence[str], capti
     return file
 
 
-# ---- choice of stored examples
-
-
 def choose_sentences(rows: Sequence[Row], count: int) -> list[int]:
     """`count` test sentences whose attention is stored for every row; lengths close to SENTENCE come first."""
     common = set.intersection(*({int(k[5:]) for k in kept if k.startswith("test/")} for *_, kept in rows))
     records = rows[0][2]
     return sorted(common, key=lambda i: (abs(len(records[i]["source_tokens"]) - SENTENCE), i))[:count]
-
-
-def choose_pairs(rows: Sequence[Mapping[int, Mapping[str, Any]]], count: int) -> list[int]:
-    """Choose `count` test pairs from those whose texts are stored for every row of the table.
-
-    Pairs that every row classifies correctly come first, and among these the pairs of about PAIR words; the classes
-    take turns.
-
-    Args:
-        rows: for each row of the table, its test records by index.
-    """
-    common = [i for i in rows[0] if all("texts" in records.get(i, {}) for records in rows)]
-    wrong = {i: any(records[i]["output"] != records[i]["label"] for records in rows) for i in common}
-    turns: dict[str, int] = {}
-    ranked = []
-    for i in sorted(common, key=lambda i: (wrong[i], abs(len(rows[0][i]["source_tokens"]) - PAIR), i)):
-        label = rows[0][i]["label"]
-        turns[label] = turns.get(label, -1) + 1
-        ranked.append((wrong[i], turns[label], len(ranked), i))
-    return [i for *_, i in sorted(ranked)[:count]]

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from repro.files import write_atomic
 from repro.report import draw as canvas
 from sparse_attention.mappings.continuous import MultivariateBetaGaussian
 from tasks.config.models import mappings_at
-from tasks.data import DataError, DataUnavailable
+from tasks.data import DataError
 from tasks.data.images import ImageInput, decode
 from tasks.layers.words import density_alpha
 from tasks.vqa.models.mcan import PLACES
@@ -25,7 +25,6 @@ LARGEST = 448  # side length, in pixels, of drawn images that the model saw as f
 FINE = 96  # points per axis used to draw a density
 COLOUR = "#0072B2"  # Okabe and Ito's blue, visible on the colour map to colour-blind readers
 CHOICE = "Questions: answers other than yes and no first, of these what every row answers right first, one an image."
-NEXT = "run the experiment first: python scripts/reproduce.py martins2020_table2"
 
 
 @dataclass
@@ -43,23 +42,12 @@ class Panel:
         return record["output"] in record["references"]
 
 
-def read_panel(label: str, mapping: Mapping[str, Any], records: Iterable[Mapping[str, Any]], attention: Path) -> Panel:
-    """Make a panel from a finished cell.
-
-    Args:
-        mapping: the node `mapping` of the cell's configuration.
-        records: the cell's test records.
-        attention: path of the cell's attention.safetensors.
-
-    Raises:
-        DataUnavailable: no attention is stored.
-    """
-    from safetensors.torch import load_file
-
-    if not attention.is_file():
-        raise DataUnavailable(f"the row {label!r} has no stored attention", str(attention), NEXT)
+def panel(
+    label: str, mapping: Mapping[str, Any], records: dict[int, Mapping[str, Any]], attention: Mapping[str, np.ndarray]
+) -> Panel:
+    """The panel of a finished cell, with its node `mapping` and its test records and stored attention."""
     alpha = density_alpha(mappings_at(mapping, PLACES)["image"])
-    return Panel(label, alpha, {r["index"]: r for r in records if r["set"] == "test"}, load_file(attention))
+    return Panel(label, alpha, records, {name: torch.from_numpy(array) for name, array in attention.items()})
 
 
 def pictures(images: ImageInput) -> Picture:

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from repro.cell import Cell, Results
-from repro.convergence import read_curves
 from repro.files import without_paths
 from repro.identity import ASIDE_NODES
 from repro.launch.display import setting
@@ -57,19 +56,14 @@ def scores(results: Results) -> dict[str, float]:
 
 def rows(results: Results) -> list[dict[str, float]]:
     """The stored learning curve, one row per epoch; values missing for an epoch are omitted."""
-    columns = read_curves(results.folder)
+    columns = results.curves
     table = (dict(zip(columns, values)) for values in zip(*columns.values()))
     return [{k: v for k, v in row.items() if v == v} for row in table]
 
 
 def heat_maps(split: str, level: Evaluation, records: list[dict[str, Any]]) -> Iterator[tuple[int, bytes]]:
     """(index, PNG) for test examples of medium length whose attention is stored; columns are the source tokens."""
-    path = level.path("attention.safetensors")
-    if not path.is_file():
-        return
-    from safetensors.numpy import load_file
-
-    arrays, by_index = load_file(path), {int(r["index"]): r for r in records}
+    arrays, by_index = level.attention(), {int(r["index"]): r for r in records}
     for index in typical(stored(arrays, by_index, split), [by_index]):
         weights, record = arrays[f"{split}/{index}"], by_index[index]
         shown = weights.reshape(-1, weights.shape[-1])[:MOST_TARGET, :MOST_SOURCE]  # [T, S]; a classifier's T is 1

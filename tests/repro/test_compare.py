@@ -26,7 +26,16 @@ def grid(trained):
 
 def settings(store, **filters):
     found = compare.fitting(records.read(store).records, filters)
-    return [s for group in compare.groups(found) for s in group.settings]
+    return [row for group in compare.groups(found) for row in group.rows]
+
+
+def seeds(rows):
+    return [[r.seed for r in row.results] for row in rows]
+
+
+def differs(row):
+    """What names a row besides the mapping's parameters."""
+    return {key: value for key, value in row.point.items() if not key.startswith("mapping.")}
 
 
 def test_a_parameter_that_training_searches_is_told_as_chosen(trained, store, monkeypatch):
@@ -38,7 +47,7 @@ def test_a_parameter_that_training_searches_is_told_as_chosen(trained, store, mo
     assert [c.parameters for c in cells] == ["lam=chosen on dev"] * 2 + ["lam=0.5"]
     chosen = {c.training_id: {"selected/lam": float(n)} for n, c in enumerate(cells)}
     found = [replace(r, metrics={**r.metrics, **chosen[r.cell_id]}) for r in records.read(store).records]
-    details = {s.detail for group in compare.groups(found) for s in group.settings}
+    details = {row.detail for group in compare.groups(found) for row in group.rows}
     searched = {f"lam={n} chosen on dev, task.tune.softmax.lam={lam}" for n, lam in enumerate(([1, 2], [3]))}
     assert details == searched | {"lam=0.5"}
 
@@ -58,9 +67,9 @@ def test_what_differs_is_never_averaged_and_says_so(trained, store, changes, say
     trained(seed=1)
     trained(seed=2, **changes)
     found = settings(store)
-    assert [s.seeds for s in found] in ([[1], [2]], [[2], [1]])
-    assert any(says.items() <= s.differs.items() for s in found), [s.differs for s in found]
-    assert len({s.detail for s in found}) == 2, "two settings have two names"
+    assert seeds(found) in ([[1], [2]], [[2], [1]])
+    assert any(says.items() <= row.point.items() for row in found), [row.point for row in found]
+    assert len({row.detail for row in found}) == 2, "two settings have two names"
 
 
 def test_architectures_are_told_apart_by_name_and_by_what_differs_within_one(trained, store):
@@ -68,7 +77,7 @@ def test_architectures_are_told_apart_by_name_and_by_what_differs_within_one(tra
     for heads in (2, 4):
         trained(model__name="transformer", model__hidden_dim=8, model__heads=heads)
     transformers = [{"model.name": "transformer", "model.heads": heads} for heads in (2, 4)]
-    assert [s.differs for s in settings(store)] == [{"model.name": "lstm"}, *transformers]
+    assert [differs(row) for row in settings(store)] == [{"model.name": "lstm"}, *transformers]
 
 
 def test_a_plans_point_names_a_row_and_what_it_leaves_open_is_added(trained, store):
@@ -77,7 +86,7 @@ def test_a_plans_point_names_a_row_and_what_it_leaves_open_is_added(trained, sto
     points = {one.training_id: {"setting": name} for one, name in ((small, "small"), (large, "large"))}
     (group,) = compare.groups(records.read(store).records, points)
     beams = [{"setting": "large", "decode.beam": beam} for beam in (1, 3)]
-    assert [s.differs for s in group.settings] == [*beams, {"setting": "small"}]
+    assert [differs(row) for row in group.rows] == [*beams, {"setting": "small"}]
 
 
 def test_data_of_other_content_under_the_same_configuration(trained, store):
@@ -86,15 +95,16 @@ def test_data_of_other_content_under_the_same_configuration(trained, store):
     other = replace(other, prepared=replace(other.prepared, sha256="f" * 64))
     assert cells.run(other, store).state == "done"
     found = settings(store)
-    assert {s.differs["data content"] for s in found} == {one.prepared.sha256[:8], "ffffffff"}
+    assert {row.point["data content"] for row in found} == {one.prepared.sha256[:8], "ffffffff"}
 
 
 def test_a_metric_that_some_cells_lack_says_of_how_many_it_is(trained, store):
     trained(seed=1)
     trained(["duc"], seed=2)
-    (one,) = settings(store)
-    assert one.summary("duc/score").n == 1 and one.summary("test/score").n == 2
-    text = render.to_text(compare.table(compare.groups(records.read(store).records), "t", "T"))
+    table = compare.table(compare.groups(records.read(store).records), "t", "T")
+    (row,) = table.blocks[0].own
+    assert row.value("duc/score").summary.n == 1 and row.value("test/score").summary.n == 2
+    text = render.to_text(table)
     assert "only 1 of its 2 cells have duc/score" in text
 
 
@@ -125,13 +135,13 @@ def test_softmax_comes_first_and_then_the_given_order(trained, store):
     found = {r.cell_id: r for r in records.read(store).records}
     given = [found[made[i].training_id] for i in (3, 0, 1, 2)]
     (group,) = compare.groups(given)
-    assert [s.mapping for s in group.settings] == ["softmax", "sparsemax", "entmax", "fusedmax"]
+    assert [row.label for row in group.rows] == ["softmax", "sparsemax", "entmax", "fusedmax"]
 
 
 def test_filters(grid, store):
-    assert [s.parameters["lam"] for s in settings(store, **{"mapping.lam": "0.5"})] == [0.5]
-    assert settings(store, task="fake", mapping="softmax", seed="2")[0].seeds == [2]
-    assert [s.seeds for s in settings(store, seed="[1,2]")] == [[1, 2], [1, 2]]
+    assert [row.point["mapping.lam"] for row in settings(store, **{"mapping.lam": "0.5"})] == [0.5]
+    assert seeds(settings(store, task="fake", mapping="softmax", seed="2"))[0] == [2]
+    assert seeds(settings(store, seed="[1,2]")) == [[1, 2], [1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -223,9 +233,8 @@ def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch
     trained()
     (group,) = compare.groups(records.read(store).records)
     with pytest.raises(Refused, match="No number was swept, and fewer than two settings have both a score and a share"):
-        sweeps.pictures(group)
+        sweeps.pictures(compare.measured(group))
     trained(mapping__lam=0.5)
     monkeypatch.setattr(comparison, "MOST_LINES", 1)
-    assert "2 settings are too many for one drawing" in comparison.dashboard(
-        compare.groups(records.read(store).records), "T"
-    )
+    groups = compare.groups(records.read(store).records)
+    assert "2 settings are too many for one drawing" in comparison.dashboard(groups, compare.table(groups, "", "T"))

@@ -24,7 +24,7 @@ from repro.results import archive
 from repro.store import Store, sources
 from tasks.commands import driver as driving
 from tasks.commands import lease as leases
-from tasks.commands import rates, records, reproduce
+from tasks.commands import records, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
 
@@ -150,7 +150,7 @@ def test_this_machine_is_timed_without_a_trace():
     import torch
 
     before = torch.get_rng_state()
-    assert 0.05 < rates.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
+    assert 0.05 < driving.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
@@ -173,15 +173,15 @@ def test_a_failed_cell_fails_the_run_and_not_the_table(planned, store, capfd):
 
 @pytest.mark.parametrize("finishes", [True, False])
 def test_a_cell_of_another_process_is_waited_for_and_never_failed(planned, store, capfd, monkeypatch, finishes):
-    monkeypatch.setattr(driving, "POLL_SECONDS", 0.1)
+    held, waiting, sleep = threading.Event(), threading.Event(), time.sleep
+    monkeypatch.setattr(driving.time, "sleep", lambda seconds: waiting.set() or sleep(0.1))
     driver = reproduce.Driver(planned(), store)
     cell = next(iter(driver.cells.values()))
-    held = threading.Event()
 
     def other():
         with cell.entry(store).locked():
             held.set()
-            time.sleep(3.0)
+            waiting.wait(100)
         if finishes:
             cells.run(cell, store)
 

@@ -125,10 +125,10 @@ def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
     assert not any(word in path.read_text() for word in ("weights", str(tmp_path), "the same"))  # its constant output
     asked, again = archive.read(path)
     assert asked["experiment"] == "fake" and again == json.loads(json.dumps(found))
-    restored, light = archive.restore(wanted, again)
-    written = render.to_markdown(tables.build(restored, light))
+    restored = archive.restore(wanted, again)
+    written = render.to_markdown(tables.build(restored, archive.NOWHERE))
     assert written == render.to_markdown(tables.build(plan, store)) and "always the same 2 words" in written
-    told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), light)
+    told = tables.build(archive.from_records(restored, "records/fake_demo.jsonl"), archive.NOWHERE)
     assert "From records (records/fake_demo.jsonl): nothing was run" in render.to_text(told)
 
 
@@ -148,16 +148,17 @@ def test_the_curve_of_the_selecting_score_and_the_scores_of_examples_survive(fin
     rising = [{**r, "curve": {**r["curve"], "train/loss": [1.0, 2.0, 4.0]}} for r in found]
     without = [{k: v for k, v in r.items() if k != "curve"} for r in found]
     for known in (found, older, without, rising):
-        restored, light = archive.restore(wanted, known)
-        told.append(tables.build(restored, light).blocks[0].rows[0].convergence)
+        restored = archive.restore(wanted, known)
+        told.append(tables.build(restored, archive.NOWHERE).blocks[0].rows[0].convergence)
     states = [(CONVERGED, "best epoch 1 of 3")] * 2 + [(UNKNOWN, "best epoch 1 of 1, fewer than 3")]
     states.append((STUCK, "diverged: train/loss rose from 1 in epoch 1 to 4"))
     assert [(c.state, c.why) for c in told] == states
-    for test in first.tests:
-        kept, level = first.evaluation(light, test), first.evaluation(store, test)
-        assert kept.values("score") == level.values("score") == dict(enumerate(kept.values("score").values())) != {}
-        assert kept.provenance()["code"] == level.provenance()["code"]
-    assert first.entry(light).provenance()["code"] == first.entry(store).provenance()["code"]
+    recorded, stored = restored.slots[0].known, first.results(store)
+    assert recorded.evaluations.keys() == stored.evaluations.keys()
+    for name, level in stored.evaluations.items():
+        kept = recorded.evaluations[name].values("score")
+        assert kept == level.values("score") == dict(enumerate(kept.values())) != {}
+    assert [one.provenance()["code"] for one in recorded.levels] == [one.provenance()["code"] for one in stored.levels]
 
 
 def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
@@ -167,7 +168,7 @@ def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
     plan.slots[0].entry(store).path("manifest.json").unlink()
     left, lost = archive.collect(wanted.slots, store)
     assert len(left) == len(plan.cells) - 1 and [(w.row, w.seed) for w in lost] == [(0, 1)]
-    text = render.to_text(tables.build(*archive.restore(wanted, left)))
+    text = render.to_text(tables.build(archive.restore(wanted, left), archive.NOWHERE))
     assert "1 of 2 cells are missing" in text
     found, lost = archive.collect(wanted.slots, store, before)
     kept = [any(one is old for old in before) for one in found]

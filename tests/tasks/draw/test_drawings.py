@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from repro.store import Evaluation
 from tasks import data
 from tasks.commands import attention_of, reproduce
 from tasks.config.request import REPRODUCE, Request
@@ -69,20 +71,8 @@ def test_a_figure_shows_the_density_where_there_is_one(tmp_path):
     told = json.loads(data.read_text(encoding="utf-8"))
     assert [e["sentence"] for e in told["examples"]] == ["test sentence 4", "test sentence 0"]
     assert told["examples"][1]["rows"][1]["mu"] == [0.5, 0.5] and "mu" not in told["examples"][1]["rows"][0]
-
-
-def record(index: int, words: int, label: str, right: bool = True) -> dict:
-    told = {"index": index, "label": label, "output": label if right else "other", "source_tokens": ["w"] * words}
-    return told | {"texts": ["w " * words, "v"]}
-
-
-def test_right_pairs_of_typical_length_come_first_one_of_each_class_in_turn():
-    records = [record(0, 8, "a", right=False), record(1, 20, "a"), record(2, 8, "b"), record(3, 9, "b")]
-    rows = [dict(enumerate([*records, record(4, 7, "a")]))] * 2
-    rows[1] = dict(rows[1])
-    assert attention.choose_pairs(rows, 4) == [2, 4, 3, 1]
-    del rows[1][2]["texts"]
-    assert attention.choose_pairs(rows, 9) == [3, 4, 1, 0]
+    with pytest.raises(attention_of.DataUnavailable, match="'mine' has no stored attention"):
+        attention_of.stored(SimpleNamespace(cells=[("mine", None)], test=lambda cell: Evaluation(tmp_path)))
 
 
 def test_a_figure_has_a_line_a_row_and_its_data_all_structures(tmp_path, monkeypatch):
@@ -139,7 +129,9 @@ def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isola
     overrides = "data=toy_entailment data.limits={train:120,dev:20,test:20} encode.vocab_size=null".split()
     overrides += "model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1".split()
     found, _ = finished("peters2018_snli", overrides, tmp_path, isolated)
-    pairs = attention_of.stored_pairs(found, 3)
+    pairs = [(one["texts"], one["label"]) for one in attention_of.examples(found, (0, 3), "texts")]
+    with pytest.raises(ValueError, match=r"\[99\] have no stored texts"):
+        attention_of.examples(found, [3, 99], "texts")
     examples = attention_of.aligned(found, [*pairs, (("red apple", "green apple here"), "own")])
     assert [e.about["class"] for e in examples] == [*[label for _, label in pairs], "own"]
     for example in examples:
