@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.native import attention as native
 from ..kernels.native import decoding
+from ..kernels.native.memory import dense
 from ..rows.shape import foreign, transformed
 from . import forms
 from .attention import Attends, plan, sparse_attention
@@ -157,7 +158,7 @@ class KeyCache:
             and not transformed()
             and kernels.active() != "reference"
         ):
-            return ready.step.unchecked(q, torch.empty_like(ready.out))
+            return ready.step(q, torch.empty_like(ready.out))
         with torch.no_grad():
             return self._attended(q, mask, lengths, bias)
 
@@ -219,10 +220,10 @@ class KeyCache:
             self._panels = decoding.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
         lengths, heads, m = call.lengths, call.q.shape[:-1].numel(), k.shape[1]
-        lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in its own memory
+        lengths = None if lengths is None else dense(lengths.reshape(-1))  # one per head, in its own memory
         given = {"scale": self._scales, "slopes": self._forms.get("slopes"), "sink": self._forms.get("sink")}
         scales, slopes, sinks = (
-            None if x is None else forms.per_head(name, x, call.q).reshape(-1).contiguous() for name, x in given.items()
+            None if x is None else dense(forms.per_head(name, x, call.q).reshape(-1)) for name, x in given.items()
         )
         left = self._forms.get("window", (None, None))[0]
         assert call.alpha is not None
@@ -235,7 +236,7 @@ class KeyCache:
             rows = bias.float().expand(*bias.shape[:-1], m)
             alone = rows.numel() == m
             rows = rows.reshape(1, m) if alone else rows.expand(*call.q.shape[:-1], m).reshape(-1, m)
-            return step(call.q.contiguous(), out, rows.contiguous())
+            return step(call.q.contiguous(), out, dense(rows))
         if lengths is None and isinstance(self._mapping, str):  # not for a module, whose parameters may change
             held = tuple(x for x in (scales, slopes, sinks) if x is not None)
             self._ready = _Ready(call.q.shape, out, step, held)

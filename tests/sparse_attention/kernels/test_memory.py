@@ -128,35 +128,6 @@ def test_decoding(view):
         found, copied = (decoded(x, y, held, panels, **told) for x, y in ((view(q), rows), (plain(view(q)), k)))
         torch.testing.assert_close(found, copied)
         torch.testing.assert_close(decoded(q, rows, held, panels, **told), expected[:, 0])
-    if view is VIEWS["transposed"]:
-        with pytest.raises(ValueError, match="strides"):
-            decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
-
-
-def test_decoding_refuses_what_it_would_read_past():
-    q, k, v = normal(4, 16), normal(2, 70, 16), normal(2, 70, 8)
-    panels = decoding.KeyPanels(2, 16).append(k)
-    step = decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
-    out, ones, told = torch.empty(4, 8), torch.ones, {"alpha": 2.0, "scale": 0.5}
-    strides = (q[:1].expand(4, 16), out), (q.T.contiguous().T, out), (q, out, ones(70, 4).T)
-    shape = (q[:3], out), (q, out[:3]), (q, out, ones(1, 60)), (q, out, ones(2, 70))
-    dtype = (q.double(), out), (q, out, ones(4, 70).double())
-    for key, cases in (("strides", strides), ("shape", shape), ("dtype", dtype)):
-        for given in cases:
-            with pytest.raises((TypeError, ValueError), match=key):
-                step(*given)
-    seen = torch.tensor([3])
-    for key, lengths in (("strides", seen.expand(4)), ("shape", seen), ("dtype", seen.int().repeat(4))):
-        with pytest.raises((TypeError, ValueError), match=key):
-            decoding.step(4, k, v, panels, **told, lengths=lengths)
-    with pytest.raises(ValueError, match="shape"):
-        decoding.step(4, k, v, panels, **told, slopes=ones(4), sinks=ones(2))
-    for keys, values in ((k[:1], v[:1]), (k, v[:, :60]), (k[..., :8].contiguous(), v)):
-        with pytest.raises(ValueError, match=r"panels of \(2, 16\)"):
-            decoding.step(4, keys, values, panels, **told)
-    for keys, values, dtype in ((k, v.half(), torch.float16), (k.double(), v, torch.float64)):
-        with pytest.raises(TypeError, match=f"{dtype}"):
-            decoding.step(4, keys, values, panels, **told)
 
 
 def test_gradients_of_another_size_or_type_are_refused():
