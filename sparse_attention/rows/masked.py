@@ -11,7 +11,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from .ragged import along
-from .shape import FULL, PLAIN, STRIDED, batched, foreign, per_row, transformed
+from .shape import FULL, PLAIN, STRIDED, batched, fits, foreign, per_row, transformed
 
 _forward_ad = torch.autograd.forward_ad
 
@@ -44,18 +44,10 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
         return None
     layout = None
     if mask is not None:
-        if (
-            (op in REFERENCE and not REFERENCE[op].smooth)
-            or mask.__class__ not in PLAIN
-            or mask.dtype != torch.bool
-            or not mask.is_cpu
-            or mask.layout is not STRIDED
-            or mask.is_nested
-        ):
-            return None
+        smooth = op not in REFERENCE or REFERENCE[op].smooth
+        if not (smooth and mask.__class__ in PLAIN and fits(mask, x.shape, x.device)):
+            return None  # the other path of the caller raises the error
         layout = native.masked.layout(mask, x.shape)
-        if layout is None:  # the other path of the caller raises the error
-            return None
     names, values = tuple(params), list(params.values())
     for i, value in enumerate(values):
         if isinstance(value, Tensor):

@@ -122,13 +122,13 @@ def columns(saved: attention.Saved) -> Tensor:
     entries, rows = int(saved.row_pointers[-1]), saved.row_pointers.numel() - 1
     found = torch.empty(entries + 16, dtype=torch.int32)  # the library writes full vectors
     at = saved.row_pointers.data_ptr(), saved.held.data_ptr()
-    attention._load().attention_columns(*at, rows, saved.of.shape.m, found.data_ptr())
+    attention._load().attention_columns(*at, rows, saved.of.m, found.data_ptr())
     return found[:entries]
 
 
 def dense_weights(saved: attention.Saved) -> Tensor:
     """P as a dense tensor [H, n, m]; ``forward`` has kept it with ``weights=True``."""
-    s = saved.of.shape
+    s = saved.of
     p = saved.weights_.new_zeros(s.heads * s.n, s.m)
     rows = torch.repeat_interleave(torch.arange(p.shape[0]), saved.row_pointers.diff())
     p[rows, columns(saved).long()] = saved.weights_.abs()
