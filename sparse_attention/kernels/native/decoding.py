@@ -73,9 +73,13 @@ class KeyPanels:
 class Step(ctypes.Structure):
     """The arguments of a decoding step: the addresses and layout of a cache (`Step` in ``src/attention.cpp``).
 
-    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. It
-    does not keep any tensor alive.
+    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. Of the
+    tensors, it keeps only the small ones alive. The cache notes for which queries it is, and what their output is like.
     """
+
+    queries: torch.Size
+    out: Tensor
+    held: tuple[Tensor, ...]
 
     _fields_ = [
         *[(name, _POINTER) for name in ("k", "v")],
@@ -131,4 +135,6 @@ def step(
         "factor": factor,
     }
     numbers["window"] = 2**62 if window is None else window
-    return Step(*memory, *sizes, **numbers, **{name: x.data_ptr() for name, x in given.items()})
+    made = Step(*memory, *sizes, **numbers, **{name: x.data_ptr() for name, x in given.items()})
+    made.held = tuple(given.values())
+    return made

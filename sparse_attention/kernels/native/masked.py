@@ -40,7 +40,7 @@ def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
 
 
 class Masked(NamedTuple):
-    """The arguments of a call besides the scores.
+    """The arguments of a call besides the scores, as `rows.masked` makes them; they are not checked again.
 
     kept: bool mask, contiguous; row r of the scores uses row ``r // outer * inner + r % inner`` of the mask. first,
     second: the hyperparameters in the order of the C function's arguments, each a number or float64 ``[R]``. low: the
@@ -58,10 +58,8 @@ class Masked(NamedTuple):
     def _arguments(self, rows: int, n: int) -> tuple[Any, ...]:
         values: list[Any] = []
         for value in (self.first, self.second):
-            values += (None, value) if isinstance(value, float) else (address(value, torch.float64, rows), 0.0)
-        kept = None
-        if self.kept is not None:
-            kept = address(self.kept, torch.bool, -(-rows // max(self.outer, 1)) * self.inner * n)
+            values += (None, value) if isinstance(value, float) else (value.data_ptr(), 0.0)
+        kept = None if self.kept is None else self.kept.data_ptr()
         return (kept, self.outer, self.inner, *values, rows, n, torch.get_num_threads())
 
     def _few(self, x: Tensor) -> Tensor:
