@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,21 +10,13 @@ from torch import Tensor
 from .. import kernels
 from ..kernels.native import attention as native
 from ..kernels.native import decoding
+from ..kernels.native.memory import dense
 from ..rows.shape import foreign, transformed
 from . import forms
 from .attention import Attends, plan, sparse_attention
 from .call import Call, checked, made, mapped, on_gpu
 from .choice import Plan
 from .reading import read as product
-
-
-class _Ready(NamedTuple):
-    """State that lets a query of this shape skip the checks, as long as keys and values stay in the same memory."""
-
-    shape: torch.Size
-    out: Tensor  # has the shape and dtype of the result
-    step: decoding.Step
-    held: tuple[Tensor, ...]  # tensors whose memory the step reads
 
 
 class KeyCache:
@@ -66,7 +58,7 @@ class KeyCache:
         self._held: list[Tensor] = []  # keys and values, with free memory at the end
         self._length = 0
         self._panels: decoding.KeyPanels | None = None  # 8-bit copy of the keys, made at the first query that uses it
-        self._ready: _Ready | None = None  # set after such a query
+        self._ready: decoding.Step | None = None  # with it, the next query of this kind skips the checks
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_ready": None}  # a copy's `_ready` would still read this cache's memory
@@ -112,7 +104,7 @@ class KeyCache:
                 )
         end = self._length + k.shape[-2]
         if self._ready is not None:
-            self._ready.step.m = end
+            self._ready.m = end
         if self._panels is not None and self._panels.due(end):
             self._ready = None
         if not self._held or end > self._held[0].shape[-2]:
@@ -149,7 +141,7 @@ class KeyCache:
             and mask is None
             and lengths is None
             and bias is None
-            and q.shape == ready.shape
+            and q.shape == ready.queries
             and q.dtype is ready.out.dtype
             and q.is_cpu
             and q.is_contiguous()
@@ -157,7 +149,7 @@ class KeyCache:
             and not transformed()
             and kernels.active() != "reference"
         ):
-            return ready.step.unchecked(q, torch.empty_like(ready.out))
+            return ready(q, torch.empty_like(ready.out))
         with torch.no_grad():
             return self._attended(q, mask, lengths, bias)
 
@@ -192,9 +184,9 @@ class KeyCache:
         if q.ndim < 2 or q.shape[-2] != 1 or self._alpha == 1.0 or on_gpu(q):
             return None
         given = q, self.keys, self.values, self._mapping, mask, False, lengths, self._scale
-        if bias is not None:
-            checked(*given, bias=bias, **self._params)
-        return checked(*given, **self._params)
+        call = checked(*given, bias=bias, **self._params)
+        call.bias = None
+        return call
 
     def _against_panels(self, call: Call) -> str | None:
         """The reason why the native kernel cannot process this single query, or None if it can."""
@@ -219,10 +211,10 @@ class KeyCache:
             self._panels = decoding.KeyPanels(k.shape[0], k.shape[2])
         self._panels.append(k)
         lengths, heads, m = call.lengths, call.q.shape[:-1].numel(), k.shape[1]
-        lengths = None if lengths is None else lengths.reshape(-1).contiguous()  # one per head, in its own memory
+        lengths = None if lengths is None else dense(lengths.reshape(-1))  # one per head, in its own memory
         given = {"scale": self._scales, "slopes": self._forms.get("slopes"), "sink": self._forms.get("sink")}
         scales, slopes, sinks = (
-            None if x is None else forms.per_head(name, x, call.q).reshape(-1).contiguous() for name, x in given.items()
+            None if x is None else dense(forms.per_head(name, x, call.q).reshape(-1)) for name, x in given.items()
         )
         left = self._forms.get("window", (None, None))[0]
         assert call.alpha is not None
@@ -235,10 +227,9 @@ class KeyCache:
             rows = bias.float().expand(*bias.shape[:-1], m)
             alone = rows.numel() == m
             rows = rows.reshape(1, m) if alone else rows.expand(*call.q.shape[:-1], m).reshape(-1, m)
-            return step(call.q.contiguous(), out, rows.contiguous())
+            return step(call.q.contiguous(), out, dense(rows))
         if lengths is None and isinstance(self._mapping, str):  # not for a module, whose parameters may change
-            held = tuple(x for x in (scales, slopes, sinks) if x is not None)
-            self._ready = _Ready(call.q.shape, out, step, held)
+            step.queries, step.out, self._ready = call.q.shape, out, step
         return step(call.q.contiguous(), torch.empty_like(out))
 
     def reorder(self, index: Tensor) -> KeyCache:

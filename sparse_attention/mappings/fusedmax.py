@@ -15,12 +15,11 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
-from ..kernels.reference.graph import in_order
-from ..kernels.reference.structured import group_mean
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.groups import group_numbers, on_simplex, solved
+from ..rows.groups import tied
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the total variation; 0 is sparsemax")
 GAMMA = Param("gamma", low=0.0, meaning="strength of the whole regulariser")
@@ -55,14 +54,10 @@ def fusedmax(
 
 def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     """Fusedmax of ``x [..., n]`` (-inf = masked) with a tensor ``lam [..., 1]``; differentiable in both."""
-    p = solved("fusedmax", x, lam)
-    keep = x.detach() != -torch.inf
-    _, place = in_order(keep.to(torch.int32))
-    packed, kept = p.gather(-1, place), keep.gather(-1, place)
+    return tied("fusedmax", x, lam, (x.detach() != -torch.inf).to(torch.int32), _pull)
+
+
+def _pull(p: Tensor, kept: Tensor) -> Tensor:
     # At the edge between neighbours k and k+1, the penalty pulls the higher group down by lam and the lower group up.
-    edge = torch.where(kept[..., 1:], torch.sign(packed[..., 1:] - packed[..., :-1]), 0.0)
-    pull = torch.zeros_like(packed)
-    pull[..., :-1] += edge
-    pull[..., 1:] -= edge
-    scores = x.masked_fill(~keep, 0.0).gather(-1, place)
-    return on_simplex(group_mean(scores + lam * pull, group_numbers(packed, kept)), kept, packed, place)
+    edge = torch.where(kept[..., 1:], torch.sign(p[..., 1:] - p[..., :-1]), 0.0)
+    return pad(edge, (0, 1)) - pad(edge, (1, 0))

@@ -22,7 +22,7 @@ from ..kernels.reference.graph import in_order
 from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.groups import group_numbers, on_simplex, solved
+from ..rows.groups import tied
 from ..rows.ragged import along
 from ..rows.shape import scaled
 from .sparsemax import project_last
@@ -75,13 +75,8 @@ def oscarmax(
 
 def _of_tensor(x: Tensor, lam: Tensor) -> Tensor:
     """Oscarmax of ``x [..., n]`` (-inf = masked) with a tensor ``lam [..., 1]``; differentiable in both."""
-    p = solved("oscarmax", x, lam)
-    keep = x.detach() != -torch.inf
-    ordered, place = in_order(x.masked_fill(~keep, -torch.inf))
-    packed, kept = p.gather(-1, place), keep.gather(-1, place)
     rank = torch.arange(1, x.shape[-1] + 1, device=x.device)
-    lowered = ordered.masked_fill(~kept, 0.0) - lam * (keep.sum(-1, keepdim=True) - rank)
-    return on_simplex(group_mean(lowered, group_numbers(packed, kept)), kept, packed, place)
+    return tied("oscarmax", x, lam, x, lambda p, kept: rank - kept.sum(-1, keepdim=True))
 
 
 def _printed(x: Tensor, lam: float | Tensor, gamma: float | Tensor) -> Tensor:

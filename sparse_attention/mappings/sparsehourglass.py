@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.apply import fused
-from ..rows.masked import masked_rows
-from ..rows.ragged import along
+from ..rows.apply import fused, masked_or
 from .sparsemax import project_last
 
 Q = Param("q", low=0.0, closed_low=True, meaning="0 is scale invariant, infinity translation invariant (sparsemax)")
@@ -42,22 +40,9 @@ def cone(x: Tensor, q: float | Tensor, mirrored: bool = False) -> Tensor:
 
 def through_cone(op: str, scores: Tensor, dim: int, mask: Tensor | None, q: float | Tensor) -> Tensor:
     """Sparsecone or sparsehourglass along ``dim``, in one kernel if possible, otherwise by `cone`."""
-    mirrored = op == "sparsehourglass"
-    if not isinstance(q, Tensor):
-        p = fused(op, scores, dim, mask, {"q": q}, partial(cone, q=q, mirrored=mirrored))
-        if p is not None:
-            return p
-
-    def again(x: Tensor, mask: Tensor | None, q: float | Tensor) -> Tensor:
-        return along(cone, x, -1, mask, q=q, mirrored=mirrored)
-
-    def on_last(x: Tensor, q: float | Tensor) -> Tensor:
-        p = masked_rows(op, x.contiguous(), None, {"q": q}, again)
-        return cone(x, q, mirrored) if p is None else p
-
-    if dim.__class__ is int and dim == -1 and (p := masked_rows(op, scores, mask, {"q": q}, again)) is not None:
-        return p
-    return along(on_last, scores, dim, mask, q=q)
+    plain = partial(cone, mirrored=op == "sparsehourglass")
+    p = None if isinstance(q, Tensor) else fused(op, scores, dim, mask, {"q": q}, partial(plain, q=q))
+    return masked_or(plain, op, scores, dim, mask, {"q": q}) if p is None else p
 
 
 @register("sparsecone", params=(Q,), paper="Laha et al. 2018, sec. 3.4", oracle="quadratic programme")

@@ -14,6 +14,7 @@ A call takes one of four paths to a kernel:
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,9 +81,7 @@ def rows(
         dim = whole(dim)
     for value in params.values():
         if value.__class__ is not float:
-            if dim == -1 and (p := masked_rows(op, scores, mask, params, _again(op, learned))) is not None:
-                return p
-            return along(lambda x, **values: _with_tensors(op, x, values, learned), scores, dim, mask, **params)
+            return masked_or(partial(_in_torch, op, learned), op, scores, dim, mask, params)
     if (backend := kernels.fused(scores)) is not None:
         if (p := _fused(backend, op, scores, dim, mask, params)) is not None:
             return p
@@ -182,23 +181,22 @@ def on_cpu(scores: Tensor, dim: int) -> bool:
     )
 
 
-def _with_tensors(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
-    """The operation on ``x [..., n]``; hyperparameters are numbers or tensors ``[..., 1]``."""
-    p = masked_rows(op, x.contiguous(), None, params, _again(op, learned))
-    return _in_torch(op, x, params, learned) if p is None else p
+def masked_or(
+    plain: Callable[..., Tensor], op: str, scores: Tensor, dim: int, mask: Tensor | None, params: dict[str, Any]
+) -> Tensor:
+    """The operation by a native kernel, or by ``plain(x, **params)`` on x ``[..., n]``, with numbers or tensors ``[..., 1]``."""
+    if dim.__class__ is int and dim == -1 and (p := masked_rows(op, scores, mask, params, plain)) is not None:
+        return p
+
+    def either(x: Tensor, **values: Any) -> Tensor:
+        p = masked_rows(op, x.contiguous(), None, values, plain)
+        return plain(x, **values) if p is None else p
+
+    return along(either, scores, dim, mask, **params)
 
 
-def _again(op: str, learned: Callable[..., Tensor] | None) -> Callable[..., Tensor]:
-    """The operation written in plain torch (on scores, mask and hyperparameters), used for second derivatives."""
-
-    def composed(x: Tensor, mask: Tensor | None, **params: Any) -> Tensor:
-        return along(lambda x, **values: _in_torch(op, x, values, learned), x, -1, mask, **params)
-
-    return composed
-
-
-def _in_torch(op: str, x: Tensor, params: dict[str, Any], learned: Callable[..., Tensor] | None) -> Tensor:
-    """The same as `_with_tensors`, but with the reference kernel.
+def _in_torch(op: str, learned: Callable[..., Tensor] | None, x: Tensor, **params: Any) -> Tensor:
+    """The operation by its reference kernel.
 
     The scores are divided by gamma, and the other hyperparameters are converted to tensors.
     """

@@ -10,7 +10,8 @@ from torch.autograd import Function
 
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
-from .shape import FULL, PLAIN, STRIDED, batched, foreign, per_row, transformed
+from .ragged import along
+from .shape import FULL, PLAIN, STRIDED, batched, fits, foreign, per_row, transformed
 
 _forward_ad = torch.autograd.forward_ad
 
@@ -25,14 +26,14 @@ def readable(x: Tensor) -> bool:
     return dense and not foreign(x) and not transformed() and _forward_ad._current_level < 0
 
 
-def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], again: Any = None) -> Tensor | None:
+def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any], plain: Any = None) -> Tensor | None:
     """Attention of contiguous scores ``x [..., n]`` along the last dimension; None if no native kernel takes this call.
 
     Args:
         mask: bool, broadcastable to x, or None.
         params: numbers, or tensors as `shape.per_row` accepts them, in the order of the C function's arguments.
-        again: ``f(x, mask, **params)``, the same operation in differentiable torch, used for the second derivative of
-            operations that are not smooth (`Op.smooth`).
+        plain: ``f(x, **params)`` on ``x [..., n]``, the same operation in differentiable torch, used for the second
+            derivative of operations that are not smooth (`Op.smooth`).
     """
     if kernels.active() not in ("auto", "native") or x.dtype not in FULL or not x.numel() or not x.ndim:
         return None
@@ -43,18 +44,10 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
         return None
     layout = None
     if mask is not None:
-        if (
-            (op in REFERENCE and not REFERENCE[op].smooth)
-            or mask.__class__ not in PLAIN
-            or mask.dtype != torch.bool
-            or not mask.is_cpu
-            or mask.layout is not STRIDED
-            or mask.is_nested
-        ):
-            return None
+        smooth = op not in REFERENCE or REFERENCE[op].smooth
+        if not (smooth and mask.__class__ in PLAIN and fits(mask, x.shape, x.device)):
+            return None  # the other path of the caller raises the error
         layout = native.masked.layout(mask, x.shape)
-        if layout is None:  # the other path of the caller raises the error
-            return None
     names, values = tuple(params), list(params.values())
     for i, value in enumerate(values):
         if isinstance(value, Tensor):
@@ -64,7 +57,7 @@ def masked_rows(op: str, x: Tensor, mask: Tensor | None, params: dict[str, Any],
         elif op == "entmax" and value < native.masked.LOWEST_ALPHA:
             return None
     if torch.is_grad_enabled() and (x.requires_grad or any(isinstance(v, Tensor) and v.requires_grad for v in values)):
-        return _Masked.apply(x, mask, layout, op, again, names, *values)
+        return _Masked.apply(x, mask, layout, op, plain, names, *values)
     return _call(op, x, layout, values).forward(x.view(-1, x.shape[-1]))[0].view(x.shape)
 
 
@@ -96,14 +89,14 @@ def _call(op: str, x: Tensor, layout: Any, values: Any) -> Any:
 class _Masked(Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, mask: Tensor | None, layout: Any, op: str, again: Any, names: tuple[str, ...], *values: Any
+        ctx: Any, x: Tensor, mask: Tensor | None, layout: Any, op: str, plain: Any, names: tuple[str, ...], *values: Any
     ) -> Tensor:
         call = _call(op, x, layout, values)
         p, ids = call.forward(x.detach().view(-1, x.shape[-1]))
         p = p.view(x.shape)
         tensors = [v if isinstance(v, Tensor) else None for v in values]
         ctx.save_for_backward(p, None if _smooth(op) else x, ids, None if _smooth(op) else mask, *tensors)
-        ctx.call, ctx.again, ctx.names = call, again, names
+        ctx.call, ctx.plain, ctx.names = call, plain, names
         ctx.numbers = [None if isinstance(v, Tensor) else v for v in values]
         return p
 
@@ -136,7 +129,7 @@ def _again(
     else:
         with torch.enable_grad():
             inputs = [t for t in (x, *(params[name] for name in wanted)) if t.requires_grad]
-            out = ctx.again(x, mask, **params)
+            out = along(ctx.plain, x, -1, mask, **params)
             found = torch.autograd.grad(out, inputs, g, create_graph=torch.is_grad_enabled())
         dx = found[0] if x is not None and x.requires_grad else None
         slopes = dict(zip(wanted, found[len(found) - len(wanted) :]))

@@ -82,17 +82,20 @@ def constant(compute: Callable[..., Any], *args: Any) -> Any:
         return compute(*args)
 
 
-def passing() -> bool:
-    """True under a mode or a transform: its tensors are invalid outside of it and must not be kept."""
-    return dispatch_modes() > 0 or transformed()
-
-
 def kept(size: int | None = None) -> Callable[[AnyFunction], AnyFunction]:
-    """Decorator: keep the `constant` results for the last ``size`` arguments, for all if None."""
+    """Decorator: keep the `constant` results for the last ``size`` arguments, for all if None.
+
+    Under a mode or a transform nothing is kept, since its tensors are invalid outside of it.
+    """
 
     def decorate(compute: Any) -> Any:
         held = functools.lru_cache(size)(functools.partial(constant, compute))
-        return lambda *args: compute(*args) if torch.compiler.is_dynamo_compiling() or passing() else held(*args)
+
+        def either(*args: Any) -> Any:
+            passing = torch.compiler.is_dynamo_compiling() or dispatch_modes() > 0 or transformed()
+            return compute(*args) if passing else held(*args)
+
+        return either
 
     return decorate
 
@@ -219,13 +222,7 @@ def fits(mask: Tensor, sizes: Sequence[int], device: torch.device, dtype: torch.
     """True if `checked` finds nothing wrong with a mask, whose class is in `PLAIN`, and if it is on this device."""
     if mask.dtype is not dtype or mask.device != device or mask.layout is not STRIDED or mask.is_nested:
         return False
-    own = mask.shape
-    return own == sizes or _expands(own, sizes)
-
-
-@functools.lru_cache(1024)
-def _expands(own: Sequence[int], sizes: Sequence[int]) -> bool:
-    return len(own) <= len(sizes) and all(size in (1, there) for size, there in zip(reversed(own), reversed(sizes)))
+    return mask.shape == sizes or _expands(mask.shape, sizes)
 
 
 def not_boolean(mask: Tensor) -> TypeError:
@@ -247,10 +244,10 @@ def expanded(value: Tensor, scores: Tensor, name: str) -> Tensor:
 
 def broadcasts(shape: Sequence[int], into: Sequence[int]) -> bool:
     """True if a tensor of this shape can be expanded to the shape ``into``."""
-    try:
-        return torch.broadcast_shapes(shape, into) == torch.Size(into)
-    except RuntimeError:
-        return False
+    return len(shape) <= len(into) and all(size in (there, 1) for size, there in zip(reversed(shape), reversed(into)))
+
+
+_expands = functools.lru_cache(1024)(broadcasts)
 
 
 def per_row(value: Any, scores: Tensor, dim: int, name: str) -> Any:

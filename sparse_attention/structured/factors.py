@@ -190,16 +190,13 @@ def arborescence(arcs: list[list[float]]) -> list[int]:
 
 def _cycle(heads: list[int]) -> list[int]:
     """The nodes of a cycle in ``heads``; an empty list if there is no cycle."""
-    seen = [0] * len(heads)
-    for start in range(1, len(heads)):
-        w = start
-        while w > 0 and not seen[w]:
-            seen[w] = start
+    seen: set[int] = set()
+    for w in range(1, len(heads)):
+        path = []
+        while w > 0 and w not in seen:
+            seen.add(w)
+            path.append(w)
             w = heads[w]
-        if w > 0 and seen[w] == start:
-            cycle, v = [w], heads[w]
-            while v != w:
-                cycle.append(v)
-                v = heads[v]
-            return cycle
+        if w in path:
+            return path[path.index(w) :]
     return []

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from . import build
-from .attention_shape import ALPHAS, Given, Gradients, Shape, given, layout
+from .attention_shape import ALPHAS, Gradients, Shape, given, layout
 from .memory import address, dense
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
@@ -92,7 +92,7 @@ class Saved:
     row_pointers: Tensor  # int64 [H n + 1]
     held: Tensor  # uint8, the support as the library holds it
     weights_: Tensor | None  # float32 [entries], > 0
-    of: Given
+    of: Shape
     lead: tuple[int, ...]
 
 
@@ -169,7 +169,7 @@ def forward(
     pointers = torch.empty(heads * n + 2, dtype=torch.int64) if save else None
     held, p = ctypes.c_void_p(), ctypes.c_void_p() if save and (weights or lam) else None
     places = out.data_ptr(), None if pointers is None else pointers.data_ptr(), held, p
-    if library.attention_forward(of.shape, *_addresses(q, k, v), *places, torch.get_num_threads()):
+    if library.attention_forward(of, *_addresses(q, k, v), *places, torch.get_num_threads()):
         raise MemoryError(
             f"no memory for the support of {heads} x {n} queries over {m} keys; use fewer heads at a time"
         )
@@ -188,7 +188,7 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, b
     pointers, of = saved.row_pointers, saved.of
     rows, m = q.shape[0] * q.shape[1], k.shape[1]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-    dalphas = None if of.alphas is None else torch.empty(*q.shape[:2], dtype=torch.float64)
+    dalphas = None if not of.alphas else torch.empty(*q.shape[:2], dtype=torch.float64)
     scores = torch.empty(int(pointers[-1])) if bias is not None else None
     support = address(pointers, torch.int64, rows + 1), address(saved.held, torch.uint8, saved.held.numel())
     kept = saved.weights_, dq, dk, dv, dalphas, scores
@@ -197,12 +197,12 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, b
         *support,
         *(None if x is None else x.data_ptr() for x in kept),
     )
-    if _library.attention_backward(of.shape, *_addresses(q, k, v), *places, torch.get_num_threads()):
+    if _library.attention_backward(of, *_addresses(q, k, v), *places, torch.get_num_threads()):
         raise MemoryError(f"no memory for gradients of {int(pointers[-1])} nonzero weights; use fewer heads at a time")
     dbias = None
     if scores is not None and bias is not None:
         dbias = torch.zeros(bias.shape, dtype=torch.float64)
         (at, row, key), room = layout(dbias, saved.lead), torch.empty(m + 16, dtype=torch.int32)
         arrays = (x.data_ptr() for x in (pointers, saved.held, scores, dbias, at))
-        _library.attention_scatter(of.shape, *arrays, row, key, room.data_ptr())
+        _library.attention_scatter(of, *arrays, row, key, room.data_ptr())
     return Gradients(dq, dk, dv, None if dalphas is None else dalphas.sum(1), dbias)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -16,7 +15,9 @@ _POINTER = ctypes.c_void_p
 
 
 class Shape(ctypes.Structure):
-    """The same fields as Shape in ``src/attention_support.h``. It keeps no tensor alive."""
+    """The same fields as Shape in ``src/attention_support.h``, and in ``held`` the tensors that they point to."""
+
+    held: tuple[Tensor | None, ...]
 
     _fields_ = [
         *[(name, ctypes.c_int64) for name in ("heads", "groups", "n", "m", "d", "e")],
@@ -37,15 +38,6 @@ class Shape(ctypes.Structure):
         ("seed", ctypes.c_int64),
         ("lam", ctypes.c_double),
     ]
-
-
-@dataclass(frozen=True)
-class Given:
-    """A `Shape` with the tensors that it points to."""
-
-    shape: Shape
-    alphas: Tensor | None
-    rest: tuple[Tensor | None, ...]
 
 
 def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
@@ -84,7 +76,7 @@ def given(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
     mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0, lam: float | None = None,
-) -> Given:  # fmt: skip
+) -> Shape:  # fmt: skip
     """Check the optional arguments of a call; they are described in ``attention``. Raises the errors of `address`."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
     lengths, spans = (None if x is None else dense(x) for x in (lengths, spans))
@@ -97,7 +89,7 @@ def given(
     )
     shape = Shape(heads, groups, n, m, d, e, scale, causal, of_lengths, of_spans, each, pinned, alpha, of_alphas)
     shape.dropout, shape.seed, shape.lam = dropout, seed, lam or 0.0
-    rest = [lengths, spans]
+    held = [lengths, spans, alphas]
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:
             continue
@@ -106,8 +98,9 @@ def given(
         setattr(shape, name, x.data_ptr())
         setattr(shape, f"{name}_at", address(at, torch.int64, heads))
         setattr(shape, f"{name}_row", row)
-        rest += [x, at]
-    return Given(shape, alphas, tuple(rest))
+        held += [x, at]
+    shape.held = tuple(held)
+    return shape
 
 
 class Gradients(NamedTuple):

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import attention
 from .attention import _POINTER, _POWERS, ELEMENTS
-from .memory import address
 
 
 class KeyPanels:
@@ -30,7 +28,6 @@ class KeyPanels:
         library.attention_panel_sizes(d, sizes)
         self._bytes, width, self.panel_keys = sizes
         self.panels = 0
-        self.of = groups, d
         # value, panel, center, spread, center_length
         self._held = [
             torch.empty(groups, 0, self._bytes, dtype=torch.uint8),
@@ -51,11 +48,11 @@ class KeyPanels:
                 grown = self._held[i].new_empty(k.shape[0], max(last, 2 * held), self._held[i].shape[2])
                 grown[:, : self.panels] = self._held[i][:, : self.panels]
                 self._held[i] = grown
-        _rows_together("k", k, k.dtype)
         library = attention._library
         assert library is not None
-        step = _step(k, k, self, last, k.shape[0])
-        if library.attention_screen(ctypes.addressof(step), self.panels, torch.get_num_threads()):
+        every = step(k.shape[0], k, k, self)
+        every.panels = last
+        if library.attention_screen(ctypes.addressof(every), self.panels, torch.get_num_threads()):
             raise MemoryError("no memory for the 8-bit copy of the keys; use fewer keys or heads at a time")
         self.panels = last
         return self
@@ -67,7 +64,6 @@ class KeyPanels:
     def reorder(self, index: Tensor) -> None:
         """Keep the groups ``index``, int64 [G'], in that order."""
         self._held = [x.index_select(0, index) for x in self._held]
-        self.of = index.numel(), self.of[1]
 
     def due(self, keys: int) -> bool:
         """True if this number of keys completes a panel that is not rounded yet."""
@@ -77,9 +73,13 @@ class KeyPanels:
 class Step(ctypes.Structure):
     """The arguments of a decoding step: the addresses and layout of a cache (`Step` in ``src/attention.cpp``).
 
-    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. It
-    does not keep any tensor alive.
+    A step may be reused as long as keys, values and panels stay in the same memory; ``m`` is the number of keys. Of the
+    tensors, it keeps only the small ones alive. The cache notes for which queries it is, and what their output is like.
     """
+
+    queries: torch.Size
+    out: Tensor
+    held: tuple[Tensor, ...]
 
     _fields_ = [
         *[(name, _POINTER) for name in ("k", "v")],
@@ -97,18 +97,8 @@ class Step(ctypes.Structure):
     def __call__(self, q: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
         """Write the attention of q, contiguous [..., d], to ``out``, contiguous [..., e], both of the cache's dtype.
 
-        ``bias``, float32 [H, m] or [1, m] with contiguous rows, is added to the scores. Raises ``MemoryError``, and the
-        errors of `memory.address`.
+        ``bias``, float32 [H, m] or [1, m] with contiguous rows, is added to the scores. Raises ``MemoryError``.
         """
-        dtype = next(dtype for dtype, element in ELEMENTS.items() if element == self.element)
-        address(q, dtype, self.heads * self.d)
-        address(out, dtype, self.heads * self.e)
-        if bias is not None:
-            address(bias, torch.float32, self.m * (1 if bias.shape[0] == 1 else self.heads))
-        return self.unchecked(q, out, bias)
-
-    def unchecked(self, q: Tensor, out: Tensor, bias: Tensor | None = None) -> Tensor:
-        """The same without checks, for q and out that the caller has already checked."""
         library = attention._library
         assert library is not None
         at, apart = (None, 0) if bias is None else (bias.data_ptr(), bias.stride(0) if bias.shape[0] > 1 else 0)
@@ -119,57 +109,32 @@ class Step(ctypes.Structure):
         return out
 
 
-def _step(k: Tensor, v: Tensor, panels: KeyPanels, rounded: int, heads: int, **fields: Any) -> Step:
-    if panels.of != (k.shape[0], k.shape[2]) or v.shape[:2] != k.shape[:2] or heads % max(k.shape[0], 1):
-        said = f"k {tuple(k.shape)}, v {tuple(v.shape)} and panels of {panels.of} (groups, channels) must agree, and {heads} heads must be a multiple of k's groups"
-        raise ValueError(said)
-    memory = k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held)
-    sizes = panels._held[0].shape[1], rounded, heads, *k.shape, v.shape[2]
-    return Step(
-        *memory,
-        *sizes,
-        element=ELEMENTS[k.dtype],
-        **{"power": 1, "form_heads": 1, "window": 2**62, "factor": 1.0, **fields},
-    )
-
-
-def _rows_together(name: str, x: Tensor, dtype: torch.dtype) -> None:
-    if x.shape[0]:
-        dtype = dtype if dtype in ELEMENTS else torch.float32
-        address(x[:1, :1], dtype, x.shape[2] if x.shape[1] else 0)  # checks dtype, device, contiguous channels
-    if x.shape[1] > 1 and x.stride(1) != x.shape[2]:
-        said = f"{name} has strides {x.stride()}; within each group it must be contiguous: pass {name}.contiguous()"
-        raise ValueError(said)
-
-
 def step(
-    heads: int,
-    k: Tensor,
-    v: Tensor,
-    panels: KeyPanels,
-    *,
-    alpha: float,
-    scale: float,
-    factor: float = 1.0,
-    **given: Any,
-) -> Step:
+    heads: int, k: Tensor, v: Tensor, panels: KeyPanels, *, alpha: float = 2.0, scale: float = 1.0, factor: float = 1.0,
+    window: int | None = None, **arrays: Tensor | None,
+) -> Step:  # fmt: skip
     """Prepare attention of one query per head to k [G, m, d] and v [G, m, e], as ``forward`` computes for n = 1.
 
     For inference only. ``panels`` belong to k but need not cover all of it: the scores of the other keys are computed
-    in float32. ``lengths`` is int64 [heads]. k and v are of one of ``ELEMENTS``. Only their first stride is arbitrary, so
-    they may be views of a longer buffer. Raises ``ValueError`` for other strides.
+    in float32. k and v are of one of ``ELEMENTS``; only their first stride is arbitrary, so they may be views of a longer
+    buffer. Nothing is checked here: `KeyCache` holds all of it in this form.
 
-    given: ``lengths``, ``scales``, ``slopes``, ``sinks``, ``window``. ``scales``, ``slopes`` and ``sinks`` are float32 [h] for a divisor h of the heads. The scores of a head are multiplied by
-    ``scale`` and its own scale; slopes, sinks and the bias are as in `sparse_attention`, multiplied by ``factor``.
-    Only the last ``window`` keys are seen.
+    arrays: ``lengths``, int64 [heads]; ``scales``, ``slopes`` and ``sinks``, float32 [h] for a divisor h of the heads. The
+    scores of a head are multiplied by ``scale`` and its own scale; slopes, sinks and the bias are as in
+    `sparse_attention`, multiplied by ``factor``. Only the last ``window`` keys are seen.
     """
-    _rows_together("k", k, k.dtype)
-    _rows_together("v", v, k.dtype)
-    given = {name: x for name, x in given.items() if x is not None}
-    forms = {name: given.pop(name) for name in ("scales", "slopes", "sinks") if name in given}
-    each = next((x.numel() for x in forms.values()), 1)
-    if "lengths" in given:
-        given["lengths"] = address(given["lengths"], torch.int64, heads)
-    fields = given | {name: address(x, torch.float32, each) for name, x in forms.items()}
-    fields |= {"scale": scale, "power": _POWERS[alpha], "form_heads": each, "factor": factor}
-    return _step(k, v, panels, panels.panels, heads, **fields)
+    given = {name: x for name, x in arrays.items() if x is not None}
+    each = next((x.numel() for name, x in given.items() if name != "lengths"), 1)
+    memory = k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), *(x.data_ptr() for x in panels._held)
+    sizes = panels._held[0].shape[1], panels.panels, heads, *k.shape, v.shape[2]
+    numbers = {
+        "scale": scale,
+        "power": _POWERS[alpha],
+        "element": ELEMENTS[k.dtype],
+        "form_heads": each,
+        "factor": factor,
+    }
+    numbers["window"] = 2**62 if window is None else window
+    made = Step(*memory, *sizes, **numbers, **{name: x.data_ptr() for name, x in given.items()})
+    made.held = tuple(given.values())
+    return made

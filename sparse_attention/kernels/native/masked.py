@@ -40,7 +40,7 @@ def bind(library: ctypes.CDLL, dtype: torch.dtype) -> None:
 
 
 class Masked(NamedTuple):
-    """The arguments of a call besides the scores.
+    """The arguments of a call besides the scores, as `rows.masked` makes them; they are not checked again.
 
     kept: bool mask, contiguous; row r of the scores uses row ``r // outer * inner + r % inner`` of the mask. first,
     second: the hyperparameters in the order of the C function's arguments, each a number or float64 ``[R]``. low: the
@@ -58,10 +58,8 @@ class Masked(NamedTuple):
     def _arguments(self, rows: int, n: int) -> tuple[Any, ...]:
         values: list[Any] = []
         for value in (self.first, self.second):
-            values += (None, value) if isinstance(value, float) else (address(value, torch.float64, rows), 0.0)
-        kept = None
-        if self.kept is not None:
-            kept = address(self.kept, torch.bool, -(-rows // max(self.outer, 1)) * self.inner * n)
+            values += (None, value) if isinstance(value, float) else (value.data_ptr(), 0.0)
+        kept = None if self.kept is None else self.kept.data_ptr()
         return (kept, self.outer, self.inner, *values, rows, n, torch.get_num_threads())
 
     def _few(self, x: Tensor) -> Tensor:
@@ -109,32 +107,27 @@ class Masked(NamedTuple):
         return dx, (slopes[0], slopes[1])
 
 
-def layout(mask: Tensor, shape: torch.Size) -> tuple[Tensor, int, int] | None:
+def layout(mask: Tensor, shape: torch.Size) -> tuple[Tensor, int, int]:
     """Convert a mask that broadcasts to ``shape [..., n]`` to the layout of `Masked`: the mask, outer and inner.
 
-    The mask is copied unless the dimensions over which it is broadcast are next to each other. None if it does not
-    broadcast.
+    The mask is copied unless the dimensions over which it is broadcast are next to each other.
     """
+    rows = shape.numel() // shape[-1]
     if mask.shape == shape and mask.is_contiguous():
-        rows = shape.numel() // shape[-1]
         return mask, rows, rows
-    try:
-        if 0 in mask.stride():  # the mask was expanded: undo that
-            mask = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in mask.stride())]
-        if mask.shape[-1:] != shape[-1:]:
-            mask = mask.expand(*mask.shape[:-1], shape[-1])
-        lead = (1,) * (len(shape) - mask.ndim) + mask.shape[:-1]
-        k, inner = len(lead) - 1, 1
-        while k >= 0 and lead[k] == shape[k]:
-            inner *= shape[k]
-            k -= 1
-        outer = inner
-        while k >= 0 and lead[k] == 1:
-            outer *= shape[k]
-            k -= 1
-        if len(lead) == len(shape) - 1 and lead[: k + 1] == shape[: k + 1]:
-            return mask.contiguous(), outer, inner
-        rows = shape.numel() // shape[-1]
-        return mask.expand(shape).contiguous(), rows, rows
-    except RuntimeError:
-        return None
+    if 0 in mask.stride():  # the mask was expanded: undo that
+        mask = mask[tuple(slice(0, 1) if s == 0 else slice(None) for s in mask.stride())]
+    if mask.shape[-1:] != shape[-1:]:
+        mask = mask.expand(*mask.shape[:-1], shape[-1])
+    lead = (1,) * (len(shape) - mask.ndim) + mask.shape[:-1]
+    k, inner = len(lead) - 1, 1
+    while k >= 0 and lead[k] == shape[k]:
+        inner *= shape[k]
+        k -= 1
+    outer = inner
+    while k >= 0 and lead[k] == 1:
+        outer *= shape[k]
+        k -= 1
+    if lead[: k + 1] == shape[: k + 1]:
+        return mask.contiguous(), outer, inner
+    return mask.expand(shape).contiguous(), rows, rows

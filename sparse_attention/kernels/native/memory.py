@@ -1,7 +1,7 @@
 """Addresses for native code. C++ gets only a pointer and sizes, so tensors are first converted or rejected here.
 
 Every array from outside goes through `dense` (which copies it if its memory is not row-major) and `address` (which
-checks dtype and size). For arrays that a wrapper has just allocated, ``data_ptr`` is passed directly.
+checks dtype and size). For arrays that our own code has made for the call, ``data_ptr`` is passed directly.
 """
 
 from __future__ import annotations

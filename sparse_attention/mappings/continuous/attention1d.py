@@ -176,7 +176,7 @@ def _against_power(moments: list[Tensor], power: int) -> Tensor:
 
 def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2), where the rule is exact up to rounding."""
-    y, weight = gauss.jacobi_on(m.device, _NODES, k - 1)
+    y, weight = gauss.jacobi(_NODES, k - 1, m.device)
     density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
     sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
     return sums[..., 0], sums[..., 1], sums[..., 2]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ...rows.shape import constant, in_float64, passing
+from ...rows.shape import constant, in_float64, kept
 
 
 class _Constants:
@@ -21,21 +21,16 @@ class _Constants:
     def __init__(self, **tensors: Tensor) -> None:
         cpu = constant(lambda: [t.detach().to("cpu", torch.float64, copy=True).contiguous() for t in tensors.values()])
         self._cpu = dict(zip(tensors, cpu))
-        self._on: dict[torch.device, dict[str, Tensor]] = {}
         self.key = tuple((name, tuple(t.shape), tuple(t.flatten().tolist())) for name, t in sorted(self._cpu.items()))
 
     def on(self, device: torch.device | str) -> dict[str, Tensor]:
         device = torch.device(device)
-        if device.type == "cpu":
-            return self._cpu
-        if (made := self._on.get(device)) is None:
-            made = constant(lambda: {name: t.to(device) for name, t in self._cpu.items()})
-            if not (torch.compiler.is_dynamo_compiling() or passing()):  # else they belong to a graph or a mode
-                self._on[device] = made
-        return made
+        return self._cpu if device.type == "cpu" else _copied(self, device)
 
-    def __getstate__(self) -> dict:
-        return {"_cpu": self._cpu, "_on": {}, "key": self.key}
+
+@kept(64)
+def _copied(constants: _Constants, device: torch.device) -> dict[str, Tensor]:
+    return {name: t.to(device) for name, t in constants._cpu.items()}
 
 
 class _Basis:

@@ -110,7 +110,7 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
     first = _against_power(moments[2:], k - 1)
     second = _against_power(moments[3:], k - 1)
     if some_wide:
-        nodes, weight = gauss.jacobi_on(u0.device, 12, 0)
+        nodes, weight = gauss.jacobi(12, 0, u0.device)
         u, weight = (nodes + 1) / 2, weight / 2
         at, width = (u0, s) if everywhere else (u0[wide], s[wide])
         z = (u - at.unsqueeze(-1)) / width.unsqueeze(-1)

@@ -25,7 +25,7 @@ RIDGE = Param("ridge", low=0.0, tensor=False, meaning="text and images .01, spee
 
 def positions_1d(length: int) -> Tensor:
     """The centres (l - 1/2) / L of L intervals, [L], float64."""
-    _check_length(length)
+    _check(1.0, "none", length)
     return (torch.arange(length, dtype=torch.float64) + 0.5) / length
 
 
@@ -52,10 +52,7 @@ def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pa
     the authors' bug for even L (L = 40 puts the words at 9.9 .. -8.9). Raises ValueError for length < 1, ridge <= 0 or
     an unknown padding.
     """
-    _check_length(length)
-    RIDGE.check(ridge)
-    PADDING.check(pad_positions)
-
+    _check(ridge, pad_positions, length)
     return _on_line(length, basis, ridge, pad_positions)
 
 
@@ -79,11 +76,7 @@ def ridge_matrix_2d(
 
     The paper's VQA model uses padding (14 x 14 inside 28 x 28).
     """
-    _check_length(rows)
-    _check_length(columns)
-    RIDGE.check(ridge)
-    PADDING.check(pad_positions)
-
+    _check(ridge, pad_positions, rows, columns)
     return _on_plane(rows, columns, basis, ridge, pad_positions, torch.device(device))
 
 
@@ -151,6 +144,8 @@ def _ridge_matrices(lengths: Tensor, width: int, basis: GaussianBasis1d, ridge: 
     return torch.linalg.solve_triangular(factor.mT, half, upper=True).mT
 
 
-def _check_length(length: int) -> None:
-    if length < 1:
+def _check(ridge: float, pad_positions: str, *lengths: int) -> None:
+    if (length := min(lengths)) < 1:
         raise ValueError(f"length={length}: ridge regression needs at least one position; leave empty documents out")
+    RIDGE.check(ridge)
+    PADDING.check(pad_positions)

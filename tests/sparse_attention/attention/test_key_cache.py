@@ -109,6 +109,8 @@ def test_later_steps_look_at_their_query():
     assert torch.equal(cache.attend(torch.cat([one, one], -1)[..., :64]), same)  # rows that lie apart
     assert not cache.attend(one.clone().requires_grad_()).requires_grad
     torch.testing.assert_close(cache.attend(torch._neg_view(-one)), same)  # negated when it is read
+    bias = torch.randn(300)
+    assert torch.equal(cache.attend(one, bias=torch._neg_view(-bias)), cache.attend(one, bias=bias))
     with FlopCounterMode(display=False) as mode:  # modes see every operation
         torch.testing.assert_close(cache.attend(one), same)
     assert mode.get_total_flops() > 0

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from syncs import syncs
-from torch._subclasses import FakeTensorMode
+from torch._subclasses import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -275,13 +275,12 @@ def test_a_first_call_in_inference_mode_does_not_stop_training(alpha, dtype, how
 
 def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
     fake, meta = partial(FakeTensorMode, allow_non_fake_inputs=True), partial(torch.device, "meta")
-    cpu = torch.device("cpu")
     for mode in (meta, fake, torch.inference_mode):
         n, kept = next(SIZES), []
         for around in (mode, contextlib.nullcontext):
             with around():
-                kept += [*ct.gauss.jacobi(n, 1), *ct.gauss.jacobi_on(cpu, n, 1), ct.ridge_matrix_1d(n, BASIS)]
-        assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[5:])
+                kept += [*ct.gauss.jacobi(n, 1), ct.ridge_matrix_1d(n, BASIS)]
+        assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[3:])
 
 
 @pytest.mark.parametrize("alpha, waits", [(1.0, []), (2.0, ["_local_scalar_dense"])])
@@ -300,9 +299,8 @@ def test_a_basis_keeps_no_copy_of_a_graph_or_a_mode():
     attend = torch.compile(lambda x, y: ct.continuous_attention_1d(x, y, basis, 1.0), backend="eager", fullgraph=True)
     assert attend(loc, loc + 1).shape == (2, 4)
     with FakeTensorMode(allow_non_fake_inputs=True):
-        assert basis.tensors("cuda")[0].is_cuda
-    assert not basis._constants._on
-    assert basis.tensors("meta")[0] is basis.tensors("meta")[0]
+        assert isinstance(basis.tensors("meta")[0], FakeTensor)
+    assert type(basis.tensors("meta")[0]) is torch.Tensor and basis.tensors("meta")[0] is basis.tensors("meta")[0]
 
 
 def test_devices_without_float64(monkeypatch):

@@ -13,7 +13,7 @@ from scipy.optimize import brentq, isotonic_regression
 from torch import Tensor
 
 import sparse_attention as sa
-from sparse_attention.kernels.native import attention, decoding, memory
+from sparse_attention.kernels.native import attention
 
 Row = np.ndarray
 
@@ -122,23 +122,14 @@ def columns(saved: attention.Saved) -> Tensor:
     entries, rows = int(saved.row_pointers[-1]), saved.row_pointers.numel() - 1
     found = torch.empty(entries + 16, dtype=torch.int32)  # the library writes full vectors
     at = saved.row_pointers.data_ptr(), saved.held.data_ptr()
-    attention._load().attention_columns(*at, rows, saved.of.shape.m, found.data_ptr())
+    attention._load().attention_columns(*at, rows, saved.of.m, found.data_ptr())
     return found[:entries]
 
 
 def dense_weights(saved: attention.Saved) -> Tensor:
     """P as a dense tensor [H, n, m]; ``forward`` has kept it with ``weights=True``."""
-    s = saved.of.shape
+    s = saved.of
     p = saved.weights_.new_zeros(s.heads * s.n, s.m)
     rows = torch.repeat_interleave(torch.arange(p.shape[0]), saved.row_pointers.diff())
     p[rows, columns(saved).long()] = saved.weights_.abs()
     return p.view(s.heads, s.n, s.m)
-
-
-def decoded(
-    q: Tensor, k: Tensor, v: Tensor, panels: decoding.KeyPanels, lengths: Tensor | None = None, **given: float
-) -> Tensor:
-    """One step of decoding: q [H, d] -> [H, e]."""
-    lengths = None if lengths is None else memory.dense(lengths)  # must outlive the step
-    ready = decoding.step(q.shape[0], k, v, panels, lengths=lengths, **given)
-    return ready(memory.dense(q), q.new_empty(q.shape[0], v.shape[2]))

@@ -9,11 +9,11 @@ import entmax
 import pytest
 import torch
 from attention_oracles import formula, named, visible
-from kernel_oracles import columns, decoded, dense_weights
+from kernel_oracles import columns, dense_weights
 from torch import Tensor
 
 import sparse_attention as sa
-from sparse_attention.kernels.native import attention, decoding
+from sparse_attention.kernels.native import attention
 
 pytestmark = pytest.mark.skipif(attention._load() is None, reason=f"no native kernels: {attention._failure}")
 ALPHAS = [2.0, 1.5]  # those of decoding
@@ -268,23 +268,22 @@ def test_decoding_on_a_growing_cache(spoil: Callable[..., Any], alpha: Alpha) ->
     spoil(q, k, v)
     if spoil is rising:
         k = k[:1].repeat(2, 1, 1)
-    panels = decoding.KeyPanels(2, 64)
+    cache = sa.KeyCache("entmax", alpha=alpha, scale=0.125)
     for m in (1, 31, 700, 701, 702, 1408, 1500):
         now = k[:, :m]
-        panels.append(now)
-        got = decoded(q[:, 0], now, v[:, :m], panels, alpha=alpha, scale=0.125)
+        cache.append(now[:, len(cache) :], v[:, len(cache) : m])
+        assert cache.plan(q).path == "decode"
+        got = cache.attend(q)[:, 0]
         right = composition(q.double(), now.double(), v[:, :m].double(), alpha, 0.125, False, None)[0][:, 0]
         off = 1e-6 + 6e-7 * 0.125 * float(q.norm(dim=-1).max() * now.norm(dim=-1).max())
         torch.testing.assert_close(got.double(), right, atol=8 * off * min(m, 100), rtol=1e-5)
     lengths = torch.tensor([1500, 1000, 5, 0])
-    got = decoded(q[:, 0], k, v, panels, alpha=alpha, scale=0.125, lengths=lengths)
+    got = cache.attend(q, lengths=lengths)[:, 0]
     right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, lengths)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
     index, cut = torch.tensor([1, 0]), 900
-    panels.crop(cut)
-    panels.reorder(index)
-    k, v = k[index, :cut].contiguous(), v[index, :cut].contiguous()
-    got = decoded(q[:, 0], k, v, panels.append(k), alpha=alpha, scale=0.125)
+    k, v = k[index, :cut], v[index, :cut]
+    got = cache.crop(cut).reorder(index).attend(q)[:, 0]
     right = composition(q.double(), k.double(), v.double(), alpha, 0.125, False, None)[0][:, 0]
     torch.testing.assert_close(got.double(), right, atol=800 * off, rtol=1e-5)
 

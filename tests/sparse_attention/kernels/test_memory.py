@@ -1,14 +1,13 @@
 """Native code sees addresses alone: every entry gives on views what it gives on copies, and refuses what does not fit."""
 
-import re
 from functools import partial
 
 import pytest
 import torch
-from kernel_oracles import decoded, defaults, dense_weights
+from kernel_oracles import defaults, dense_weights
 
 from sparse_attention.kernels import native
-from sparse_attention.kernels.native import attention, decoding, memory
+from sparse_attention.kernels.native import attention, memory
 
 pytestmark = pytest.mark.skipif(not native.available("sparsemax", torch.zeros(1, 1)), reason="no C++ compiler here")
 
@@ -94,69 +93,6 @@ def test_views_are_as_copies(name, view):
     copies = [plain(x) for x in given]
     lie = VIEWS["transposed"] if view is VIEWS["transposed"] else lambda x: x
     same(call(*given, lie=lie), call(*copies, lie=lambda x: x))
-
-
-def test_masked_rows_refuse_what_it_would_read_past():
-    x, kept, theta = normal(6, 7), torch.ones(6, 7, dtype=torch.bool), torch.ones(6, dtype=torch.float64)
-    make = native.masked.Masked
-    for key, value, *call in (
-        ("strides", (0, 1), kept[:1].expand(6, 7), 6, 6, 1.0),
-        ("shape", (5, 7), kept[:5], 6, 6, 1.0),
-        ("dtype", torch.float32, kept.float(), 6, 6, 1.0),
-        ("strides", (0,), None, 1, 1, theta[:1].expand(6)),
-        ("shape", (5,), None, 1, 1, theta[:5]),
-        ("dtype", torch.float32, None, 1, 1, theta.float()),
-    ):
-        with pytest.raises(
-            (TypeError, ValueError), match=re.escape(f"{key} {value}") + "|" + re.escape(f"not {value}")
-        ):
-            make("sparsemax", *call, 1.0).forward(x)
-    found, _ = make("sparsemax", kept[:1], 6, 1, theta, 1.0).forward(x)
-    assert torch.equal(found, native.OPS["sparsemax"].forward(x, gamma=1.0)[0])
-
-
-@views
-def test_decoding(view):
-    q, k, v = normal(4, 16), normal(2, 70, 16, seed=1), view(normal(2, 70, 8, seed=2))
-    panels = decoding.KeyPanels(2, 16).append(k)
-    rows = k.new_empty(2, 90, 16)[:, :70].copy_(k)  # groups apart, as a cache holds them
-    for lengths in (None, torch.tensor([3]).expand(4)):
-        told = {"alpha": 2.0, "scale": 0.5, "lengths": lengths}
-        held = plain(v)
-        seen = None if lengths is None else lengths.clone()
-        expected, _ = attention.forward(q[:, None], k, held, alpha=2.0, scale=0.5, lengths=seen)
-        found, copied = (decoded(x, y, held, panels, **told) for x, y in ((view(q), rows), (plain(view(q)), k)))
-        torch.testing.assert_close(found, copied)
-        torch.testing.assert_close(decoded(q, rows, held, panels, **told), expected[:, 0])
-    if view is VIEWS["transposed"]:
-        with pytest.raises(ValueError, match="strides"):
-            decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
-
-
-def test_decoding_refuses_what_it_would_read_past():
-    q, k, v = normal(4, 16), normal(2, 70, 16), normal(2, 70, 8)
-    panels = decoding.KeyPanels(2, 16).append(k)
-    step = decoding.step(4, k, v, panels, alpha=2.0, scale=0.5)
-    out, ones, told = torch.empty(4, 8), torch.ones, {"alpha": 2.0, "scale": 0.5}
-    strides = (q[:1].expand(4, 16), out), (q.T.contiguous().T, out), (q, out, ones(70, 4).T)
-    shape = (q[:3], out), (q, out[:3]), (q, out, ones(1, 60)), (q, out, ones(2, 70))
-    dtype = (q.double(), out), (q, out, ones(4, 70).double())
-    for key, cases in (("strides", strides), ("shape", shape), ("dtype", dtype)):
-        for given in cases:
-            with pytest.raises((TypeError, ValueError), match=key):
-                step(*given)
-    seen = torch.tensor([3])
-    for key, lengths in (("strides", seen.expand(4)), ("shape", seen), ("dtype", seen.int().repeat(4))):
-        with pytest.raises((TypeError, ValueError), match=key):
-            decoding.step(4, k, v, panels, **told, lengths=lengths)
-    with pytest.raises(ValueError, match="shape"):
-        decoding.step(4, k, v, panels, **told, slopes=ones(4), sinks=ones(2))
-    for keys, values in ((k[:1], v[:1]), (k, v[:, :60]), (k[..., :8].contiguous(), v)):
-        with pytest.raises(ValueError, match=r"panels of \(2, 16\)"):
-            decoding.step(4, keys, values, panels, **told)
-    for keys, values, dtype in ((k, v.half(), torch.float16), (k.double(), v, torch.float64)):
-        with pytest.raises(TypeError, match=f"{dtype}"):
-            decoding.step(4, keys, values, panels, **told)
 
 
 def test_gradients_of_another_size_or_type_are_refused():
