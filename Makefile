@@ -64,7 +64,7 @@ data-%: setup
 	@$(RUN)/data.py fetch $* $(ARGS)
 claims: setup ## test the papers' claims on the records of docs/results (docs/claims.md)
 	@$(RUN)/results.py --claims $(ARGS)
-bench: developer ## time the kernels against torch.softmax and installed peers; writes docs/reference/benchmarks.md; ARGS=--check compares with benchmarks/gate.json
+bench: developer ## time the kernels against torch.softmax and entmax; writes docs/reference/benchmarks.md; ARGS=--check compares with benchmarks/gate.json
 	@$(RUN)/bench.py mappings $(ARGS)
 bench-attention: developer ## time sa.sparse_attention against torch's attention, and decoding; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench.py attention $(ARGS)

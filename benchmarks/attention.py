@@ -1,5 +1,7 @@
 """Time attention with exact zeros against torch's attention and the composition of separate operations; measure memory.
 
+Also timed: a decoding step, which is one query on a long cache (`sa.KeyCache`).
+
 Times are milliseconds of one thread's processor time; all implementations take turns. Queries are normal noise, scaled
 so that the support is the wanted share of the visible pairs; d = e = 64. Peak memory is that of forward and backward.
 """
@@ -10,7 +12,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +21,7 @@ from torch import Tensor
 
 import sparse_attention as sa
 from benchmarks import pages
-from benchmarks.table import backward, medians, peak_memory
+from benchmarks.table import backward, medians, milliseconds, peak_memory
 from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
 
@@ -66,16 +67,12 @@ ALPHA = {"sparsemax": 2.0, "entmax15": 1.5}
 
 @dataclass
 class AttentionRow:
-    """Results for one case: the measured support, and milliseconds of forward and forward+backward by implementation.
+    """Results for one case: the measured support, and milliseconds of forward and forward+backward by implementation."""
 
-    ``label`` names the tensors if they come from a trained model.
-    """
-
-    case: AttentionCase
+    case: Any
     support: float
     forward: dict[str, float]
     both: dict[str, float]
-    label: str = ""
 
 
 def density(q: Tensor, k: Tensor, v: Tensor, alpha: float, causal: bool) -> float:
@@ -99,12 +96,17 @@ def drawn(case: AttentionCase) -> tuple[Tensor, Tensor, Tensor]:
     return q * 2 ** ((low + high) / 2), k, v
 
 
+def made(mapping: str) -> Any:
+    """The module of a mapping of `ALPHA`."""
+    return sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
+
+
 def contestants(n: int, mapping: str, causal: bool, composed: bool) -> dict[str, Attend]:
     """The implementations, as functions of q, k, v ``[H, n, d]``.
 
     These are torch's attention, sparse_attention, and, if ``composed``, the composition of matrix products and mapping.
     """
-    ours = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
+    ours = made(mapping)
     found: dict[str, Attend] = {
         "sdpa": lambda q, k, v: F.scaled_dot_product_attention(q[None], k[None], v[None], is_causal=causal),
         "ours": lambda q, k, v: sa.sparse_attention(q[None], k[None], v[None], ours, causal=causal),
@@ -115,29 +117,58 @@ def contestants(n: int, mapping: str, causal: bool, composed: bool) -> dict[str,
     return found
 
 
-def measure_trained(file: Path, mapping: str, seconds: float) -> list[AttentionRow]:
-    """Time causal attention on the tensors of every layer of a trained model.
-
-    Args:
-        file: a file with a dict of q, k and v, each ``[layers, H, n, d]``.
-    """
-    kept = torch.load(file, weights_only=True)
-    rows = []
-    for layer, (q, k, v) in enumerate(zip(kept["q"], kept["k"], kept["v"]), 1):
-        case = AttentionCase(q.shape[1], q.shape[0], 0.0, True, mapping)
-        q, k, v = (x.contiguous() for x in (q, k, v))
-        rows.append(timed(case, q, k, v, seconds, f"{file.stem}, layer {layer}"))
-    return rows
-
-
-def timed(case: AttentionCase, q: Tensor, k: Tensor, v: Tensor, seconds: float, label: str = "") -> AttentionRow:
-    """Time attention on q, k, v ``[H, n, d]``, for about ``seconds`` in each direction (at least five turns)."""
+def timed(case: AttentionCase, seconds: float) -> AttentionRow:
+    """Time attention, for about ``seconds`` in each direction (at least five turns)."""
+    q, k, v = drawn(case)
     composed = case.n <= LONGEST_COMPOSITION and case.heads * case.n**2 <= 2**25
     known = contestants(case.n, case.mapping, case.causal, composed)
-    forward = medians({name: partial(f, q, k, v) for name, f in known.items()}, seconds)
-    together = medians({name: backward(f, q, k, v) for name, f in known.items()}, seconds)
-    alone, both_ways = ({name: t / 1e6 for name, t in times.items()} for times in (forward, together))
-    return AttentionRow(case, density(q, k, v, ALPHA[case.mapping], case.causal), alone, both_ways, label)
+    forward = milliseconds({name: partial(f, q, k, v) for name, f in known.items()}, seconds)
+    both = milliseconds({name: backward(f, q, k, v) for name, f in known.items()}, seconds)
+    return AttentionRow(case, density(q, k, v, ALPHA[case.mapping], case.causal), forward, both)
+
+
+@dataclass(frozen=True)
+class DecodingCase:
+    """A cache of n keys for ``heads`` heads of 64 channels.
+
+    Each key has correlation ``rho`` with the previous key, and queries are distributed like keys.
+
+    Attributes:
+        target: wanted speed-up over torch's attention.
+    """
+
+    n: int
+    heads: int = 8
+    rho: float = 0.0
+    mapping: str = "sparsemax"
+    target: float | None = None
+
+
+DECODING_CASES = tuple(
+    DecodingCase(n, rho=rho, mapping=mapping, target=(4.5 if n == 4096 else 5.0) if mapping == "sparsemax" else None)
+    for n in (4096, 16384)
+    for rho in (0.0, 0.9)
+    for mapping in ALPHA
+)
+
+
+@torch.no_grad()
+def decoded(case: DecodingCase, seconds: float) -> AttentionRow:
+    """Time a decoding step, for about ``seconds``."""
+    make = torch.Generator().manual_seed(0)
+    q, v = torch.randn(case.heads, 1, 64, generator=make), torch.randn(case.heads, case.n, 64, generator=make)
+    k = torch.randn(case.heads, case.n, 64, generator=make)
+    for t in range(1, case.n if case.rho else 0):
+        k[:, t] = case.rho * k[:, t - 1] + (1 - case.rho**2) ** 0.5 * k[:, t]
+    cache = sa.KeyCache(made(case.mapping)).append(k, v)
+    of: Any = composition.of_alpha(ALPHA[case.mapping])
+    support = (composition.attend(q, k, v, 0.125, of, None)[1] > 0).double().mean().item()
+    calls = {
+        "sdpa": lambda: F.scaled_dot_product_attention(q[None], k[None], v[None]),
+        "ours": lambda: cache.attend(q),
+        "composition": lambda: composition.attend(q, k, v, 0.125, of, None)[0],
+    }
+    return AttentionRow(case, support, milliseconds(calls, seconds), {})
 
 
 def step(case: AttentionCase, contestant: str) -> Callable[[], None]:

@@ -54,17 +54,14 @@ def mappings(
     """Time the mappings, or check them (`gate.run`). Raises ValueError if `only` matches no mapping."""
     torch = _torch(threads)
     import sparse_attention as sa
-    from benchmarks import continuous as densities
-    from benchmarks import gate, pages, table
-    from benchmarks import structured as structures
-    from benchmarks.peers import peers, versions
+    from benchmarks import absolute, gate, pages, table
 
     if check or record:
         return gate.run(only.split(","), seconds, record)
     table.keep_freed_memory()
     sizes: Any = tuple(tuple(int(v) for v in s.split("x")) for s in shapes.split(",")) if shapes else table.SHAPES
     wanted = tuple(only.split(","))  # "" matches every label
-    every: Any = (table.CASES, densities.CONTINUOUS_CASES, structures.STRUCTURED_CASES)
+    every: Any = (table.CASES, absolute.DENSITIES, absolute.STRUCTURES)
     found: list[Any] = [[case for case in some if case.label.startswith(wanted)] for some in every]
     cases, continuous, structured = found
     known = {case.name for case in table.CASES}
@@ -79,17 +76,17 @@ def mappings(
     rows = []
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case.label}")
-        rows += table.measure(case, sizes, seconds, {} if no_peers else peers(case.label))
+        rows += table.measure(case, sizes, seconds, {} if no_peers else table.peers(case.label))
     cuda = table.device() == "cuda"
     made = {"machine": torch.cuda.get_device_name() if cuda else "", "python": platform.python_version()}
-    page = pages.page("table", rows=rows, shapes=sizes, versions=versions(), kernels=kernels, **made)
+    page = pages.page("table", rows=rows, shapes=sizes, entmax=table.version(), kernels=kernels, **made)
     if continuous:
         _say(f"continuous attention: {len(continuous)} cases")
-        measured = densities.measure_continuous(continuous, seconds)
-        page += "\n" + pages.page("continuous", rows=measured, breadths=densities.BREADTHS, batch=densities.BATCH)
+        measured = absolute.densities(continuous, seconds)
+        page += "\n" + pages.page("continuous", rows=measured, breadths=absolute.BREADTHS, batch=absolute.BATCH)
     if structured:
         _say(f"structured attention: {len(structured)} cases")
-        page += "\n" + pages.page("structured", rows=structures.measure_structured(structured, seconds))
+        page += "\n" + pages.page("structured", rows=absolute.structures(structured, seconds))
     _written(page, output, pages.PARTS[0])
     return 0
 
@@ -100,14 +97,12 @@ def attention(
     seconds: float = 2.0,
     no_memory: bool = False,
     no_decoding: bool = False,
-    trained: Path = Path(DATA, "language_model"),
     output: str = PAGE,
 ) -> None:
     """Time attention. Raises ValueError if no case has one of the `n` positions."""
     _torch()
     import sparse_attention as sa
     from benchmarks import attention as bench
-    from benchmarks import decoding as decode
     from benchmarks import pages
 
     cases = [case for case in bench.ATTENTION_CASES if not n or case.n in n]
@@ -116,15 +111,12 @@ def attention(
     rows = []
     for done, case in enumerate(cases, 1):
         _say(f"[{done}/{len(cases)}] {case}")
-        rows.append(bench.timed(case, *bench.drawn(case), seconds))
-    for mapping in bench.ALPHA:
-        if (file := trained / f"{mapping}_qkv.pt").exists():
-            rows += bench.measure_trained(file, mapping, seconds)
+        rows.append(bench.timed(case, seconds))
     kernels = sa.kernels.backend("native").instruction_set()
     memory = {} if no_memory else bench.measure_memory(cases)
     page = pages.page("attention", rows=rows, memory=memory, kernels=kernels)
     if not no_decoding:
-        page += "\n" + pages.page("decoding", rows=[decode.timed(case, seconds) for case in decode.DECODING_CASES])
+        page += "\n" + pages.page("decoding", rows=[bench.decoded(case, seconds) for case in bench.DECODING_CASES])
     _written(page, output, pages.PARTS[1])
 
 
@@ -202,8 +194,7 @@ def language_model(
     folder.mkdir(parents=True, exist_ok=True)
     for name in () if page else only or training.MAPPINGS:
         options = training.Options(name, seconds=seconds)
-        model, record = training.train(options, text, dev, source, folder, _say)
-        training.keep_tensors(model, dev, options, folder)
+        _, record = training.train(options, text, dev, source, folder, _say)
         (folder / f"{name}.json").write_text(json.dumps(asdict(record)))
     if only and not page:
         print("Next: python scripts/bench.py language_model --page")

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import sparse_attention as sa
-from benchmarks.attention import AttentionCase, drawn
+from benchmarks.attention import AttentionCase, drawn, made
 from benchmarks.table import backward, keep_freed_memory, medians
 
 LIMIT = 1.15
@@ -45,12 +45,11 @@ def _rows(rows: int, n: int, name: str, **params: float) -> list[Call]:
 def _attention(n: int, mapping: str = "sparsemax", **forms: Any) -> list[Call]:
     """Causal attention with a support of 2 %, forward and backward; torch's function gets a window as its mask."""
     tensors = [x[None] for x in drawn(AttentionCase(n, 4, 0.02, True, mapping))]
-    made = sa.make("sparsemax") if mapping == "sparsemax" else sa.make("entmax", alpha=1.5)
     theirs: dict[str, Any] = {"is_causal": True}
     if "window" in forms:
         back = torch.arange(n).unsqueeze(-1) - torch.arange(n)
         theirs = {"attn_mask": (back >= 0) & (back <= forms["window"][0])}
-    ours = partial(sa.sparse_attention, mapping=made, causal=True, **forms)
+    ours = partial(sa.sparse_attention, mapping=made(mapping), causal=True, **forms)
     return [backward(f, *tensors) for f in (ours, partial(F.scaled_dot_product_attention, **theirs))]
 
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import importlib
 import multiprocessing as mp
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ import sparse_attention as sa
 
 SHAPES = ((1280, 30), (3200, 50), (32768, 128), (4096, 512), (512, 4096), (64, 32000))
 Contestant = Callable[[Tensor], Tensor]
+Clock = Callable[[], int]
 
 
 @dataclass(frozen=True)
@@ -62,16 +65,41 @@ CASES = (
     Case("oscarmax .01, scores x10", "oscarmax", {"lam": 0.01}, ((9, 8), (8, 8)), 10.0),
     Case("constrained_sparsemax", "constrained_sparsemax", {}, ((5, 5), (8, 8))),
 )
+# label of a case -> functions of the package entmax, with their parameters; k: only the largest k scores are sorted
+PEERS: dict[str, dict[str, tuple[str, dict[str, float]]]] = {
+    "sparsemax": {"- entmax.sparsemax": ("sparsemax", {}), "- entmax.sparsemax k=32": ("sparsemax", {"k": 32})},
+    "entmax 1.5": {"- entmax.entmax15": ("entmax15", {}), "- entmax.entmax15 k=32": ("entmax15", {"k": 32})},
+    "entmax 1.3": {"- entmax.entmax_bisect": ("entmax_bisect", {"alpha": 1.3})},
+    "pnormmax 1.5": {"- entmax.normmax_bisect (alike, not equal)": ("normmax_bisect", {"alpha": 3.0})},
+}
+
+
+def version() -> str:
+    """The version of the package entmax; "" if it is not installed."""
+    try:
+        return metadata.version("entmax")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def peers(name: str) -> dict[str, Contestant]:
+    """The functions of entmax for the case labelled ``name``, by label; none if it is not installed."""
+    known = PEERS.get(name, {}) if version() else {}
+    found = {label: getattr(importlib.import_module("entmax"), function) for label, (function, _) in known.items()}
+    return {label: functools.partial(function, dim=-1, **known[label][1]) for label, function in found.items()}
 
 
 @dataclass
 class Row:
-    """Results of one implementation for all shapes: ratios to softmax, forward and forward+backward (None: not run)."""
+    """Results of one implementation for all shapes, forward and forward+backward (None: not run).
+
+    They are ratios to softmax; those of `benchmarks.absolute` are milliseconds.
+    """
 
     label: str
-    forward: list[float | None]
-    both: list[float | None]
-    case: Case | None = None
+    forward: list[Any]
+    both: list[Any]
+    case: Any = None
 
 
 def keep_freed_memory() -> None:
@@ -93,28 +121,43 @@ def device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def medians(
-    functions: dict[str, Callable[[], Any]], seconds: float, device: str = "cpu", fewest: int = 5
-) -> dict[str, float]:
-    """Median nanoseconds of each function, called in turns for about ``seconds`` in total (at least ``fewest`` turns)."""
-    cuda = device == "cuda"
-    calls = 10 if cuda else 1  # waiting for the GPU takes longer than a small mapping
-    clock = time.thread_time_ns if torch.get_num_threads() == 1 and not cuda else time.perf_counter_ns
-    taken: dict[str, list[int]] = {name: [] for name in functions}
-    for function in functions.values():
-        function()
-    stop = time.perf_counter() + seconds
-    while time.perf_counter() < stop or len(next(iter(taken.values()))) < fewest:
-        for name, function in functions.items():
-            torch.cuda.synchronize() if cuda else None
+def turns(
+    functions: Mapping[str, Callable[[], Any]], seconds: float, device: str, fewest: int, calls: int, clock: Clock
+) -> dict[str, list[float]]:
+    """Nanoseconds of each function, in at least ``fewest`` turns that take about ``seconds`` (no more than 400).
+
+    Args:
+        calls: number of calls that are timed together. clock: in nanoseconds.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in functions}
+    order, stop, done = list(functions), 0.0, 0
+    while done <= fewest or (done <= 400 and time.perf_counter() < stop):  # the first turn warms up
+        for name in order:
+            torch.cuda.synchronize() if device == "cuda" else None
             before = clock()
             for _ in range(calls):
-                function()
-            torch.cuda.synchronize() if cuda else None
-            taken[name].append((clock() - before) // calls)
-        if len(next(iter(taken.values()))) >= 400:
-            break
+                functions[name]()
+            torch.cuda.synchronize() if device == "cuda" else None
+            taken[name].append((clock() - before) / calls)
+        order = order[1:] + order[:1]  # so that the order changes from turn to turn
+        stop, done = stop or time.perf_counter() + seconds, done + 1
+    return {name: times[1:] for name, times in taken.items()}
+
+
+def medians(
+    functions: Mapping[str, Callable[[], Any]], seconds: float, device: str = "cpu", fewest: int = 5
+) -> dict[str, float]:
+    """Median nanoseconds of each function in `turns`."""
+    cuda = device == "cuda"
+    clock = time.thread_time_ns if torch.get_num_threads() == 1 and not cuda else time.perf_counter_ns
+    # waiting for the GPU takes longer than a small mapping
+    taken = turns(functions, seconds, device, fewest, 10 if cuda else 1, clock)
     return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def milliseconds(functions: Mapping[str, Callable[[], Any]], seconds: float) -> dict[str, float]:
+    """`medians` in milliseconds."""
+    return {name: t / 1e6 for name, t in medians(functions, seconds).items()}
 
 
 def peak_memory(step: Callable[..., Callable[[], Any]], *arguments: Any) -> float:
@@ -153,29 +196,20 @@ def backward(function: Callable[..., Tensor], *leaves: Tensor, g: Tensor | None 
 def measure(
     case: Case, shapes: tuple[tuple[int, int], ...], seconds: float, others: dict[str, Contestant]
 ) -> list[Row]:
-    """Time ``case`` and its peers on normal scores of every shape; a peer that fails or is too slow gets no value."""
+    """Time ``case`` and its peers on normal scores of every shape; a peer that is too slow gets no value."""
     rows = {label: Row(label, [], [], case if label == case.label else None) for label in (case.label, *others)}
     for r, n in shapes:
         torch.manual_seed(0)
         x, g = (torch.randn(r, n, device=device()) * scale for scale in (case.scale, 1))
         contestants: dict[str, Contestant] = {"softmax": lambda z: torch.softmax(z, -1), case.label: case.function(x)}
         for label, peer in others.items():
-            try:
-                before = time.perf_counter()
-                peer(x[: max(1, r // 64)])
-                # Peers that would need more than a second for the whole batch are skipped.
-                if (time.perf_counter() - before) * 64 < 1:
-                    contestants[label] = peer
-            except (RuntimeError, ValueError, TypeError, NotImplementedError):
-                pass
+            before = time.perf_counter()
+            peer(x[: max(1, r // 64)])
+            # Peers that would need more than a second for the whole batch are skipped.
+            if (time.perf_counter() - before) * 64 < 1:
+                contestants[label] = peer
         forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds, device())
-        trained = {k: backward(f, x, g=g) for k, f in contestants.items()}
-        for label in list(trained):
-            try:
-                trained[label]()
-            except RuntimeError:  # the peer has no gradient
-                del trained[label]
-        both = medians(trained, seconds, device())
+        both = medians({k: backward(f, x, g=g) for k, f in contestants.items()}, seconds, device())
         for label, row in rows.items():
             row.forward.append(forward[label] / forward["softmax"] if label in forward else None)
             row.both.append(both[label] / both["softmax"] if label in both else None)

@@ -18,11 +18,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 import sparse_attention as sa
-from benchmarks import pages
+from benchmarks import pages, table
 from repro.options import read
 from tasks.config import models
 from tasks.config.compose import composer, module_of
@@ -151,28 +150,13 @@ def turns(
         block: number of calls that are timed together.
 
     Returns:
-        ratios of softmax's time to the time of each implementation, one per turn after a first turn for warming up; and
-        the median seconds of softmax.
+        ratios of softmax's time to the time of each implementation, one per turn; and the median seconds of softmax.
     """
-    cuda = torch.device(device).type == "cuda"
-    clock = time.perf_counter if cuda else time.process_time
-    ratios: dict[str, list[float]] = {name: [] for name in contestants if name != "softmax"}
-    base, order = [], list(contestants)
-    for turn in range(count + 1):
-        taken = {}
-        for name in order:
-            torch.cuda.synchronize() if cuda else None
-            before = clock()
-            for _ in range(block):
-                contestants[name]()
-            torch.cuda.synchronize() if cuda else None
-            taken[name] = (clock() - before) / block
-        order = order[1:] + order[:1]  # so that the order changes from turn to turn
-        if turn:
-            base.append(taken["softmax"])
-            for name, of in ratios.items():
-                of.append(taken["softmax"] / taken[name])
-    return ratios, statistics.median(base)
+    clock = time.perf_counter_ns if device == "cuda" else time.process_time_ns
+    taken = table.turns(contestants, 0.0, device, count, block, clock)
+    base = taken.pop("softmax")
+    ratios = {name: [whole / own for whole, own in zip(base, times)] for name, times in taken.items()}
+    return ratios, statistics.median(base) / 1e9
 
 
 def measure(
@@ -184,7 +168,7 @@ def measure(
     encoded = open_encoded(path)
     say(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
     ours = {m: Updates(c, path, folder) for m, c in configs.items()}
-    block = READ_EVERY if torch.device(device).type == "cuda" else 1
+    block = READ_EVERY if device == "cuda" else 1
     ratios, seconds = turns(ours, count, device, block)
     target = encoded.splits["train"].target
     tokens = statistics.mean(sum(len(target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows)

@@ -1,13 +1,13 @@
 """Measure speed: of mappings, attention, training, a classifier of documents, and a language model; write the pages.
 
-python scripts/bench.py mappings        every mapping against torch.softmax and other installed packages (ten minutes)
+python scripts/bench.py mappings        every mapping against torch.softmax and the package entmax (ten minutes)
     --only       beginnings of labels, or names of mappings, separated by commas
-    --shapes     rows x length, e.g. 1280x30,64x32000  --no-peers   leave out other packages
+    --shapes     rows x length, e.g. 1280x30,64x32000  --no-peers   leave out entmax
     --check      instead, compare rows, attention and a training step with the ratios of this instruction set in
                  benchmarks/gate.json; fail if one is 15 % slower in every try. --record writes the ratios first
 python scripts/bench.py attention       sa.sparse_attention against torch's attention and the composition (ten minutes)
     --n          positions: 512, 1024, 4096, 8192      --no-memory  do not measure peak memory
-    --trained    folder with the tensors of language_model          --no-decoding  skip one query on a long cache
+    --no-decoding  skip one query on a long cache
 python scripts/bench.py training        training and beam search of every mapping against softmax (twenty)
     --models     as in docs/reference/benchmarks.md (default all)   --words  vocabulary size (default 2000)
     --mappings   (default: all that need only scores)   --batch     sentences (default 32)     --device  cpu or cuda

@@ -20,7 +20,7 @@ def stepping(folder: Path, mapping: str, text: Tensor) -> Callable[[], None]:
     """A call that makes a training step on the first window of a text with the trained weights; libraries are loaded."""
     options = Options(mapping)
     model = build(options)
-    model.load_state_dict(torch.load(folder / f"{mapping}_weights.pt", weights_only=True))
+    model.load_state_dict(torch.load(folder / f"{mapping}_training.pt", weights_only=True)["model"])
     adam = torch.optim.AdamW(model.parameters(), 0.0)
     one_step(model, adam, *window(text, 0, 64))
     x, y = window(text, 0, options.length)

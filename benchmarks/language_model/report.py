@@ -42,25 +42,3 @@ def page(result: dict[str, Any]) -> str:
     shown |= {"speeds": result["tokens_per_second"], "peaks": result["peak_mib"], "torch": result["torch"]}
     by = {"at_step": at_step, "at_time": at_time, "steps_by": steps_by}
     return pages.page("language_model", **shown, **by, steps=shared_steps(rows), seconds=last)
-
-
-def sentence(result: dict[str, Any]) -> str | None:
-    """The sentence in README about these measurements, or None if the measurements do not support it."""
-    rows, speeds = result["rows"], result["tokens_per_second"]
-    if not {"softmax", "sparsemax", "entmax15"} <= rows.keys():
-        return None
-    step, seconds = shared_steps(rows)[-1], min(row["points"][-1][1] for row in rows.values())
-    by_step = {name: at_step(row["points"], step) for name, row in rows.items()}
-    by_time = {name: at_time(row["points"], seconds) for name, row in rows.items()}
-    if not (
-        max(by_time["sparsemax"], by_time["entmax15"]) < by_time["softmax"]
-        and by_step["entmax15"] < by_step["softmax"] <= by_step["sparsemax"]
-    ):
-        return None
-    length = rows["softmax"]["options"]["length"]
-    sparsemax, entmax = (speeds[name] / speeds["softmax"] for name in ("sparsemax", "entmax15"))
-    return (
-        f"A causal language model with a context of {length:,} bytes, on one CPU thread, trains {sparsemax:.1f} times as fast with "
-        f"sparsemax as with torch's dense attention, and {entmax:.1f} times with entmax (alpha 1.5). After the same training time, "
-        "both have a lower loss than softmax. After the same number of steps, only entmax does"
-    )

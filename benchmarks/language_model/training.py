@@ -125,15 +125,3 @@ def densities(model: LanguageModel, dev: Tensor, options: Options) -> list[float
         first = [t[0].contiguous() for t in (q, k, v)]
         found.append(round(density(first[0], first[1], first[2], alpha, causal=True), 5))
     return found
-
-
-def keep_tensors(model: LanguageModel, dev: Tensor, options: Options, folder: Path) -> None:
-    """Save the weights, and the q, k, v of every layer on the first window of dev for benchmarks on trained tensors."""
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), folder / f"{options.mapping}_weights.pt")
-    x, _ = window(dev, 0, options.length)
-    stacked = [torch.stack([layer[i][0] for layer in model.attended(x)]) for i in range(3)]
-    torch.save(dict(zip("qkv", stacked)), folder / f"{options.mapping}_qkv.pt")  # [layers, heads, n, d] each
-
-
-__all__ = ["MAPPINGS", "Options", "Record", "build", "densities", "evaluate", "keep_tensors", "one_step", "train"]

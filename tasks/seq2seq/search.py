@@ -46,6 +46,8 @@ from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.options import OUTPUTS, Decode
 
 Tensors = dict[str, Tensor]
+Ended = tuple[float, int, int]  # a hypothesis that ended: its score, the step, its row of that step
+LEAST = 0.1  # lower bound of a source word's total attention
 
 
 class Searchable(Protocol):
@@ -111,11 +113,14 @@ def beam_search(
     scores = torch.full((B, K), -torch.inf, device=device)
     scores[:, 0] = 0  # one hypothesis, the empty one
     words = torch.full((B * K,), EOS, device=device)  # fairseq's first input
-    path = Path()
+    # for each step, the attention of its rows; from the second on, the rows of the step before that led to them, with their words
+    attention: list[Tensor] = []
+    led: list[np.ndarray] = []
+    said: list[np.ndarray] = []
     results: list[list[Ended]] = [[] for _ in range(B)]
     for t in range(int(limits.max()) + 1):
         logits, weights, state = model.step(words, memory, state)
-        path.weights.append(weights.float())
+        attention.append(weights.float())
         log_p = log_probabilities(model, logits).unflatten(0, (-1, K))  # [b, K, V]
         extended = _allowed(log_p, limits[alive], t).add_(scores.unsqueeze(2)).flatten(1)  # [b, K * V]
         best, picked = extended.topk(min(2 * K, extended.size(1)), 1)  # [b, 2 * K]
@@ -130,10 +135,10 @@ def beam_search(
         for row, rank in np.argwhere(ended).tolist():
             of = results[alive[row]]
             if len(of) < K or options.stop == "best":
-                of.append(Ended(float(found[row, rank]) / divisor, t, row * K + int(origin[row, rank])))
+                of.append((float(found[row, rank]) / divisor, t, row * K + int(origin[row, rank])))
         for row in np.flatnonzero(~possible.any(1) & ~np.isnan(found).any(1)):  # every allowed word has probability 0
             if not (of := results[alive[row]]):
-                of.append(Ended(float(scores[row, 0]) / divisor, t, row * K))
+                of.append((float(scores[row, 0]) / divisor, t, row * K))
         done = ended[:, 0] if options.stop == "best" else np.array([len(results[i]) >= K for i in alive])
         keep = np.flatnonzero(~done & going.any(1))
         if not len(keep):
@@ -142,62 +147,36 @@ def beam_search(
         order = np.argsort(~going, axis=1, kind="stable")[keep, :K]
         kept = (np.where(going, found, -np.inf), origin, word)
         found, origin, word = (np.take_along_axis(x[keep], order, 1) for x in kept)
-        led = (keep[:, None] * K + origin).ravel()
-        path.led.append(led)
-        path.words.append(word.ravel())
+        led.append((keep[:, None] * K + origin).ravel())
+        said.append(word.ravel())
         scores = torch.from_numpy(found).float().to(device, non_blocking=True)
-        rows, words = torch.from_numpy(np.stack((led, word.ravel()))).to(device, non_blocking=True)
+        rows, words = torch.from_numpy(np.stack((led[-1], said[-1]))).to(device, non_blocking=True)
         state, alive = _rows(state, rows), alive[keep]
         if len(keep) < len(done):
             memory = _rows(memory, rows)  # the hypotheses of one sentence share it
     if not all(results):
         raise ValueError("a sentence has no output: the probabilities are NaN; train with a lower optim.lr")
-    ranked = [sorted(of, key=lambda h: -h.score)[:most] for of in results]
-    return path.hypotheses(ranked, lengths.tolist())
-
-
-@dataclass(frozen=True)
-class Ended:
-    """A hypothesis that ended at step `t`, from row `row` of that step."""
-
-    score: float
-    t: int
-    row: int
-
-
-@dataclass
-class Path:
-    """The history of a search, for tracing back hypotheses.
-
-    Each step stores its attention weights [rows, S]. From the second step on, it also stores the rows of the previous
-    step from which its rows come, and the words generated in between.
-    """
-
-    weights: list[Tensor] = field(default_factory=list)
-    led: list[np.ndarray] = field(default_factory=list)
-    words: list[np.ndarray] = field(default_factory=list)
-
-    def hypotheses(self, ended: list[list[Ended]], lengths: list[int]) -> list[list[Hypothesis]]:
-        """The ended hypotheses of each source, with their words and attention; `lengths` are those of the sources."""
-        flat = [h for of in ended for h in of]
-        last, row = np.array([h.t for h in flat]), np.array([h.row for h in flat])
-        first = np.cumsum([0, *(len(w) for w in self.weights)])  # index of each step's first row among all rows
-        rows, ids = np.zeros((2, len(flat), last.max() + 1), dtype=np.int64)
-        ids[np.arange(len(flat)), last] = EOS
-        for t in range(last.max(), -1, -1):
-            on = np.flatnonzero(last >= t)
-            rows[on, t] = first[t] + row[on]
-            if t:
-                ids[on, t - 1] = self.words[t - 1][row[on]]
-                row[on] = self.led[t - 1][row[on]]
-        wanted = torch.from_numpy(np.concatenate([rows[i, : h.t + 1] for i, h in enumerate(flat)]))
-        seen = torch.cat(self.weights)
-        parts = iter(seen[wanted.to(seen.device)].cpu().split([h.t + 1 for h in flat]))
-        said = iter(ids[i, : h.t + 1].tolist() for i, h in enumerate(flat))
-        return [
-            [Hypothesis(next(said), next(parts)[:, :length].clone(), h.score) for h in of]
-            for of, length in zip(ended, lengths)
-        ]
+    best_first = [sorted(of, key=lambda h: -h[0])[:most] for of in results]
+    # trace the results back, from the last step to the first
+    ended = [h for of in best_first for h in of]
+    last, row = np.array([t for _, t, _ in ended]), np.array([row for *_, row in ended])
+    first = np.cumsum([0, *map(len, attention)])  # index of each step's first row among all rows
+    at, ids = np.zeros((2, len(ended), last.max() + 1), dtype=np.int64)
+    ids[np.arange(len(ended)), last] = EOS
+    for t in range(last.max(), -1, -1):
+        on = np.flatnonzero(last >= t)
+        at[on, t] = first[t] + row[on]
+        if t:
+            ids[on, t - 1] = said[t - 1][row[on]]
+            row[on] = led[t - 1][row[on]]
+    seen = torch.cat(attention)
+    wanted = torch.from_numpy(np.concatenate([own[: t + 1] for own, t in zip(at, last)]))
+    parts = iter(seen[wanted.to(seen.device)].cpu().split((last + 1).tolist()))
+    outputs = iter(own[: t + 1].tolist() for own, t in zip(ids, last))
+    return [
+        [Hypothesis(next(outputs), next(parts)[:, :length].clone(), score) for score, *_ in of]
+        for of, length in zip(best_first, lengths.tolist())
+    ]
 
 
 def output_alpha(model: Any) -> float:
@@ -229,26 +208,15 @@ def _rows(tensors: Tensors, rows: Tensor) -> Tensors:
     return {name: tensor.index_select(0, rows) for name, tensor in tensors.items()}
 
 
-LEAST = 0.1  # lower bound of a source word's total attention
-
-
-def ranks_again(options: Decode) -> bool:
-    """Whether outputs are reranked by scores other than those of the search."""
-    return options.length == "wu" or options.coverage_penalty != 0
-
-
 def ranked(results: Sequence[Hypothesis], options: Decode) -> list[Hypothesis]:
-    """The results of a source with the scores above, best first; unchanged if no penalty is used."""
-    if not ranks_again(options):
-        return list(results)
-    return sorted((replace(h, score=score(h, options)) for h in results), key=lambda h: -h.score)
+    """The results of a search with the scores of GNMT, best first."""
 
+    def score(h: Hypothesis) -> float:
+        divisor = ((5 + len(h.ids)) / 6) ** options.len_penalty if options.length == "wu" else 1.0
+        coverage = float(h.attention.sum(0).clamp(LEAST, 1.0).log().sum())
+        return h.score / divisor + options.coverage_penalty * coverage
 
-def score(h: Hypothesis, options: Decode) -> float:
-    """The reranking score of an output whose `score` comes from the search."""
-    divisor = ((5 + len(h.ids)) / 6) ** options.len_penalty if options.length == "wu" else 1.0
-    coverage = float(h.attention.sum(0).clamp(LEAST, 1.0).log().sum())
-    return h.score / divisor + options.coverage_penalty * coverage
+    return sorted((replace(h, score=score(h)) for h in results), key=lambda h: -h.score)
 
 
 def decode(
@@ -279,11 +247,11 @@ def decode(
         batch = order[start : start + options.batch_size]
         src_tokens, src_lengths = padded([rows[i] for i in batch])
         given = {name: padded([side[i] for i in batch])[0].to(device) for name, side in (inputs or {}).items()}
-        enough = None if ranks_again(options) else most
-        found_here = beam_search(model, src_tokens.to(device), src_lengths, options, enough, **given)
+        again = options.length == "wu" or options.coverage_penalty != 0
+        found_here = beam_search(model, src_tokens.to(device), src_lengths, options, None if again else most, **given)
         for i, results in zip(batch, found_here):
             copied = part.source_tokens(i) if options.replace_unk else None
-            best = ranked(results, options)[:most]
+            best = (ranked(results, options) if again else results)[:most]
             found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
         done((start + len(batch)) / len(order))
     return [found[i] for i in chosen]

@@ -6,16 +6,15 @@ import json
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import attention, decoding, gate, wheels
-from benchmarks.continuous import CONTINUOUS_CASES, ContinuousCase, measure_continuous
+from benchmarks import absolute, attention, gate, wheels
 from benchmarks.pages import page
-from benchmarks.structured import STRUCTURED_CASES, StructuredCase, measure_structured
-from benchmarks.table import CASES, Case, Row, measure
+from benchmarks.table import CASES, PEERS, Case, Row, measure, peers
 from sparse_attention.kernels.native import attention as native
 
 fused = pytest.mark.skipif(native._load() is None, reason=f"no native kernels: {native._failure}")
@@ -29,28 +28,32 @@ def one_thread():
     torch.set_num_threads(before)
 
 
-def test_every_case_is_a_mapping() -> None:
+def test_every_case_is_a_mapping_and_peers_agree() -> None:
+    assert {*PEERS} <= {case.label for case in CASES}
     for case in CASES:
         x = torch.randn(4, 30, generator=torch.Generator().manual_seed(0)) * case.scale
         p = case.function(x)(x)
         torch.testing.assert_close(p.sum(-1), torch.ones(4))
         assert not torch.allclose(p, torch.softmax(x, -1))
+        for label, peer in peers(case.label).items():
+            assert torch.allclose(peer(x), p, atol=1e-6) == ("alike" not in label)
 
 
 def test_measure_times_peers_beside_ours_and_figures_above_target_stand_out(one_thread) -> None:
-    def broken(x: torch.Tensor) -> torch.Tensor:
-        raise RuntimeError("not for these scores")
+    def endless(x: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.02)
+        return x
 
     # Ten softmaxes cost several times one: a ratio that is wrong by construction would show.
     slow = lambda x: sum(torch.softmax(x, -1) for _ in range(10)) / 10  # noqa: E731
     case = Case("x", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3)))
-    ours, *others = measure(case, ((400, 64),), 0.1, {"broken": broken, "slow": slow})
-    rows = {row.label: row for row in others}
-    assert ours.case is case and min(ours.forward + ours.both) > 0 and rows["slow"].forward[0] > 3
-    assert "broken" not in rows or rows["broken"].forward == [None]
+    ours, left_out, other = measure(case, ((400, 64),), 0.1, {"endless": endless, "slow": slow})
+    assert ours.case is case and min(ours.forward + ours.both) > 0 and other.forward[0] > 3
+    assert left_out.forward == left_out.both == [None]
     rows = [Row("x", [1.4, 1.1], [2.1, None], case)]
-    made = {"kernels": "native (avx2)", "machine": "", "python": "3", "versions": {"torch": "1"}}
+    made = {"kernels": "native (avx2)", "machine": "", "python": "3", "entmax": "1.3"}
     text = page("table", rows=rows, shapes=((8, 128), (8, 129)), **made)
+    assert f"torch {torch.__version__}, entmax 1.3." in text
     assert "| **x** | 1.40 | **1.10** |" in text and "| **x** | **2.10** | - |" in text
 
 
@@ -62,20 +65,22 @@ def test_the_commands_print_the_table_and_refuse_unknown_names(command, capsys, 
 
 
 def test_continuous_attention_and_structures_are_timed(one_thread) -> None:
-    cases = (ContinuousCase("flat", 1, 2.0, 4), ContinuousCase("plane", 2, 2.0, 9, 1e-6, "paper-code"))
-    assert CONTINUOUS_CASES and all(min(row.forward + row.both) > 0 for row in measure_continuous(cases, 0.05))
-    case = StructuredCase("sequences", "sparsemap_sequence", (8, 6, 2), 1e-9)
-    (row,) = measure_structured((case,), 0.05)
-    assert 0 < row.forward < row.both and row.loop > row.both
-    assert f"**{row.both:.3f}** | 1e-09 | {row.loop:.0f} |" in page("structured", rows=[row])
-    for c in STRUCTURED_CASES:
+    cases = (absolute.Density("flat", 1, 2.0, 4), absolute.Density("plane", 2, 2.0, 9, 1e-6, "paper-code"))
+    for row in absolute.densities(cases, 0.05):
+        assert len(row.forward) == len(row.both) == len(absolute.BREADTHS) and min(row.forward + row.both) > 0
+    case = absolute.Structure("sequences", "sparsemap_sequence", (8, 6, 2), 1e-9)
+    (row,) = absolute.structures((case,), 0.05)
+    (forward,), (both, loop) = row.forward, row.both
+    assert 0 < forward < both < loop
+    assert f"{forward:.3f} | **{both:.3f}** | 1e-09 | {loop:.0f} |" in page("structured", rows=[row])
+    for c in absolute.STRUCTURES:
         assert c.function()(torch.randn(1, *c.shape[1:])).shape == (1, *c.shape[1:])
 
 
 @fused
-def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition(tmp_path) -> None:
+def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition() -> None:
     case = attention.AttentionCase(128, 2, 0.1, True, target=(1e6, 0.0))
-    row = attention.timed(case, *attention.drawn(case), 0.05)
+    row = attention.timed(case, 0.05)
     assert 0.07 < row.support < 0.13
     assert set(row.forward) == set(row.both) == {"sdpa", "ours", "composition"} and min(row.forward.values()) > 0
     text = page("attention", rows=[row], memory={case: {"sdpa": 3.0, "ours": 2.0}}, kernels="native")
@@ -84,10 +89,8 @@ def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition(tm
     found = {name: f(*attention.drawn(case)) for name, f in known.items()}
     torch.testing.assert_close(found["ours"][0], found["composition"], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(found["sdpa"][0], found["composition"], atol=1e-2)
-    torch.save({name: torch.randn(2, 1, 96, 16) for name in "qkv"}, tmp_path / "trained.pt")
-    assert len(attention.measure_trained(tmp_path / "trained.pt", "entmax15", 0.02)) == 2
-    row = decoding.timed(decoding.DecodingCase(600, 2, 0.5, target=1e6), 0.02)
-    assert 0 < row.support < 0.2 and set(row.times) == {"sdpa", "ours", "composition"}
+    row = attention.decoded(attention.DecodingCase(600, 2, 0.5, target=1e6), 0.02)
+    assert 0 < row.support < 0.2 and set(row.forward) == {"sdpa", "ours", "composition"}
     assert page("decoding", rows=[row]).count("**") == 2
 
 
