@@ -256,7 +256,8 @@ def _with_contract(function: Callable[..., Tensor], described: tuple[Param, ...]
 
     def mapped(scores: Tensor, dim: int = -1, mask: Tensor | None = None, **params: Any) -> Tensor:
         taken = {name: known[name].take(value) if name in known else value for name, value in params.items()}
-        return under_contract(function, scores, dim, mask, **taken)
+        rows = {n: x for n, x in taken.items() if isinstance(x, Tensor) and n in known and not known[n].each}
+        return under_contract(function, scores, dim, mask, rows, **{n: x for n, x in taken.items() if n not in rows})
 
     for name in ("__name__", "__qualname__", "__doc__", "__module__"):
         setattr(mapped, name, getattr(function, name))

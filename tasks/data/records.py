@@ -123,11 +123,11 @@ def ranked(p: "Tensor", names: Sequence[str], most: int) -> tuple[tuple[str, flo
     return tuple((names[i], value) for i, value in zip(at.tolist(), values.tolist()))
 
 
-def texts_of(record: Pair | Example | Question) -> tuple[str, ...]:
-    """All texts of a record."""
+def texts_of(record: Any) -> tuple[str, ...]:
+    """All texts of a record; none of one that is defined elsewhere."""
     if isinstance(record, Pair):
         return (record.source, *record.references)
-    return record.texts if isinstance(record, Example) else (record.text, *record.answers)
+    return (record.text, *record.answers) if isinstance(record, Question) else getattr(record, "texts", ())
 
 
 class View(Sequence[Any]):

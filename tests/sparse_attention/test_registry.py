@@ -143,6 +143,21 @@ def test_a_function_from_outside_gets_the_whole_contract():
             sa.register("other", **{key: value})
 
 
+def test_a_tensor_parameter_of_a_function_from_outside_has_a_value_per_row():
+    @sa.register("steep", params=[sa.Param("factor", low=0.0)], paper="none")
+    def steep(scores, mask, factor=2.0):
+        return torch.softmax(factor * scores, -1)
+
+    f, factor = sa.spec("steep").function, torch.tensor([1.0, 3.0], requires_grad=True)
+    x, (q, k, v) = torch.randn(2, 2), torch.randn(3, 1, 2, 2, 4)
+    rows = torch.stack([f(x[i], factor=factor[i].item()) for i in range(2)])
+    assert torch.allclose(f(x, factor=factor), rows) and torch.allclose(f(x.T, dim=0, factor=factor), rows.T)
+    heads = [sa.sparse_attention(*(t[:, [i]] for t in (q, k, v)), "steep", factor=factor[i].item()) for i in range(2)]
+    assert torch.allclose(sa.sparse_attention(q, k, v, "steep", factor=factor[:, None]), torch.cat(heads, 1), atol=1e-6)
+    (g,) = torch.autograd.grad(f(x, factor=factor)[0, 0], factor)
+    assert g[0] != 0 and g[1] == 0
+
+
 @pytest.mark.parametrize("name", ["training", "forward", "spread"])
 def test_a_parameter_that_would_hide_an_attribute_of_the_module_is_refused(name):
     space = {}
