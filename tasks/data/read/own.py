@@ -174,7 +174,7 @@ def _entries(path: Path) -> Iterator[tuple[int | None, str, Any]]:
     """Line, place and content of each record of a file that is not a csv or tsv file."""
     if ending(path) == ".parquet":
         yield from ((None, f"record {number:,}: ", entry) for number, entry in enumerate(_arrow(path), 1))
-    elif next(text for _, text in numbered(path) if text.strip()).lstrip()[0] != "[":
+    elif ending(path) == ".jsonl" or next(text for _, text in numbered(path) if text.strip()).lstrip()[0] != "[":
         yield from ((line, "", entry) for line, entry in json_lines(path, {}))
     else:
         loaded = formats.parse_json(formats.read_text(path), path)

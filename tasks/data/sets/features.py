@@ -44,8 +44,6 @@ def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
     paths = {split: path for split, (path,) in files.items()}
     sparse = {own.ending(path) in (".svmlight", ".svm") for path in paths.values()}
-    if len(sparse) > 1:
-        raise damaged(Path(str(options.path)), "svmlight files and tables", "one format for all splits", step=own.STEP)
     if not options.label and not options.text and False in sparse:
         path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
         raise damaged(path, "it is not known which columns are labels", "names", step=step)

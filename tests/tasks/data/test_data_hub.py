@@ -93,16 +93,6 @@ def test_faults_of_the_hub_name_the_set_the_cause_and_the_next_step(hub, opened,
         patch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
         told(None, "127.0.0.1:9", "check the network")
 
-    class Files(dict):
-        def items(self):
-            hub.gated.add("Harvard/gigaword")  # from here on: the files are gated though the set is not
-            return super().items()
-
-    hub.repos["Harvard/gigaword"] = Files(files)
-    with refused(DataUnavailable, says="HF_TOKEN") as caught:
-        opened("gigaword")
-    assert "HTTP 403" in caught.value.why
-
 
 def test_a_split_or_a_field_that_is_not_there(hub, opened, tmp_path):
     del hub.repos["Harvard/gigaword"]["default/test/0000.parquet"]

@@ -181,8 +181,9 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
     """A header counts in the first line alone; a word may hold spaces; the first of two rows of a word is kept."""
     path = tmp_path / "vectors.txt"
     path.write_text("3 2\nthe 1 2\ndog 0 0\nat name.com 3 4 \ncat 5 6\nthe 7 8\n")
-    words, rows = read_vectors(path, {"the", "cat", "at name.com"}, NullProgress())
+    words, rows = read_vectors(path, {"the", "cat", "at name.com", "none"}, progress := NullProgress())
     assert words == ["the", "at name.com", "cat"] and rows.dtype == np.float32
+    assert any("3 of 4 words" in line for line in progress.lines)
     assert rows.tolist() == [[1, 2], [3, 4], [5, 6]]
     path.write_text("the 1 2\n3 2\n")
     with refused(DataError, key="vectors.txt", line=2, value=1):
@@ -209,13 +210,6 @@ def test_vectors_with_another_number_of_columns_are_refused(changed, line, held,
     path.write_text("\n".join(changed.get(i, text) for i, text in enumerate(VECTOR_LINES)))
     with refused(DataError, key="vectors.txt", line=line, value=held):
         read_vectors(path, wanted, NullProgress())
-
-
-def test_the_share_of_words_with_vectors_is_said(tmp_path):
-    path, progress = tmp_path / "vectors.txt", NullProgress()
-    path.write_text("\n".join(VECTOR_LINES))
-    assert read_vectors(path, ["the", "dog", "windows 95"], progress)[0] == ["the", "windows 95"]
-    assert any("2 of 3 words" in line for line in progress.lines)
 
 
 @pytest.mark.parametrize("encoding, told", [("cp1251", "0xD1 is not UTF-8"), ("utf-16-le", "NUL, which no text has")])

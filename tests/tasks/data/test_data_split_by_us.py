@@ -3,9 +3,6 @@
 import random
 from collections import Counter
 
-import pytest
-
-from tasks.data import DataError, NullProgress
 from tasks.data.read.splits import normalized
 from tasks.data.sets import debian
 from tasks.data.sets.debian import Description, aligned_rows, description_rows, help_paragraphs
@@ -109,32 +106,3 @@ def test_reuters_titles_and_bodies_do_not_straddle_splits(read, mirror):
         texts = {s: {normalized(side(pair)) for pair in splits[s]} for s in splits}
         assert not (texts["train"] & texts["test"] or texts["train"] & texts["dev"] or texts["dev"] & texts["test"])
     assert_no_near_duplicates(splits, lambda pair: pair.source)
-
-
-def real(opened, name, **options):
-    """A set that apt fetches, or no test."""
-    try:
-        return opened(name, **options).read(NullProgress())
-    except DataError as error:
-        pytest.skip(f"the packages cannot be had here: {error.what}")
-
-
-@pytest.mark.network
-@pytest.mark.slow
-def test_libreoffice_help_for_real(opened):
-    splits = real(opened, "libreoffice_help", fallback=None)
-    assert len(splits["train"]) > 15_000
-    back = real(opened, "libreoffice_help", source_lang="en", target_lang="fr", fallback=None)
-    assert {(p.source, p.references[0]) for p in splits["test"]} == {(p.references[0], p.source) for p in back["test"]}
-    for side in (lambda pair: pair.source, lambda pair: pair.references[0]):
-        assert_no_near_duplicates(splits, side)
-
-
-@pytest.mark.network
-@pytest.mark.slow
-def test_descriptions_for_real(opened):
-    splits = real(opened, "debian_descriptions", fallback=None)
-    assert len(splits["train"]) > 20_000 and len(splits["test"][0].source.split()) >= 10
-    assert_no_near_duplicates(splits, lambda pair: pair.source)
-    sizes = {s: len(rows) for s, rows in real(opened, "debian_pairs").items()}
-    assert sizes == {"train": 12_000, "dev": 1_000, "test": 1_000}
