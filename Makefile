@@ -104,7 +104,7 @@ test-fresh: ## install and run on fresh Debian 12, 13 and testing, and on machin
 release: developer ## build the wheels and the sdist in dist/, check them, try the wheel on fresh Debian roots, and print what to upload
 	@$(BIN)/python tests/release.py $(ARGS)
 crash-test: developer ## kill processes, flip bits and change clocks, then compare with an undisturbed run; ARGS='--minutes 5'
-	@$(BIN)/python tests/crash_test.py $(ARGS)
+	@$(BIN)/python tests/repro/storm.py $(ARGS)
 mutants: developer ## change N random lines (200; SEED=1), one at a time: do the nearest tests fail?
 	@$(BIN)/python tests/mutants.py --n $(or $(N),200) --seed $(or $(SEED),1) --workers $(WORKERS) $(ARGS)
 golden: developer ## record the golden cells again, after raising a recipe

@@ -1,9 +1,15 @@
-"""A storm over real small cells: processes killed, bits flipped, clocks ahead; afterwards every number as if nothing had been.
+"""Kill processes, flip bits and turn clocks back for minutes; then compare every number with an undisturbed run.
 
-`python storm.py STORE ROWS` is one command that runs the cells; `run` starts two of them at a time in one store, disturbs them
-for a while, lets both finish and holds the store against one where nobody disturbed anything.
+    python tests/repro/storm.py [--minutes 5] [--seed 1] [--folder FOLDER]
+
+Examples: python tests/repro/storm.py; python tests/repro/storm.py --minutes 1 --seed 7
+
+It runs small cells of the toy and multilabel tasks, with two commands at a time in one store (`storm.py cells STORE ROWS` is one
+of them). --seed: seed of the times and kinds of the faults. --folder: folder in which the stores are kept (default: a temporary
+folder). Exit status 1 if anything differs.
 """
 
+import contextlib
 import csv
 import hashlib
 import os
@@ -11,6 +17,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +28,7 @@ sys.path.insert(0, str(ROOT))
 
 from repro.files import read_json  # noqa: E402
 from repro.store import Store, locks  # noqa: E402
+from tasks.commands.entry import command  # noqa: E402
 
 TOY = """train.max_epochs=4 train.batch_size=4 model.embed_dim=8 model.hidden_dim=8 model.layers=1 decode.beam=2
     decode.max_len_b=8 runtime.save_minutes=0.005""".split()
@@ -40,7 +48,7 @@ PAGE = {
 TIMED = ("seconds", "per_second")
 
 
-def command(store: str, rows: int) -> int:
+def cells(store: str, rows: int) -> int:
     """One reproduce.py over the first rows of the page."""
     from repro.plan.experiment import read
     from tasks.commands import driver, reproduce
@@ -56,7 +64,7 @@ def command(store: str, rows: int) -> int:
 def start(store: Path, rows: int) -> subprocess.Popen:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
     with (store.parent / f"{store.name}.log").open("a") as log:
-        line = [sys.executable, str(Path(__file__)), str(store), str(rows)]
+        line = [sys.executable, __file__, "cells", str(store), str(rows)]
         return subprocess.Popen(line, stdout=log, stderr=log, start_new_session=True, env=environment)
 
 
@@ -79,66 +87,72 @@ def untimed(values: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in values.items() if not any(t in k for t in TIMED)}
 
 
-class Storm:
-    """What may happen to a store; every deed is counted."""
+Running = list[subprocess.Popen]
 
-    def __init__(self, store: Store, seed: int) -> None:
-        self.store, self.rng, self.done = store, random.Random(seed), Counter[str]()
-        self.running: list[subprocess.Popen] = []
 
-    def kill_command(self) -> None:
-        self.done["commands killed"] += _killed(self.rng.choice(self.running))
+def kill_command(rng: random.Random, store: Store, running: Running) -> bool:
+    return _killed(rng.choice(running))
 
-    def kill_cell(self) -> None:
-        """One of the processes that own a cell; they belong to the groups that were started here."""
-        groups = {process.pid for process in self.running if process.poll() is None}
-        pids = [int((read_json(p) or {}).get("pid", 0)) for p in self.store.root.glob("cells/*/*/*/claim")]
-        for pid in self.rng.sample(pids, len(pids)):
-            try:
-                if pid and os.getpgid(pid) in groups:
-                    os.kill(pid, signal.SIGKILL)
-                    self.done["cells killed"] += 1
-                    return
-            except ProcessLookupError:
-                continue
 
-    def _idle(self, pattern: str) -> Path | None:
-        """A file of a cell that nobody works on."""
-        found = [p for entry in self.store if not entry.busy() for p in entry.folder.glob(pattern) if p.is_file()]
-        found = [p for p in found if p.stat().st_size and "damaged-" not in str(p) and p.name != locks.NAME]
-        return self.rng.choice(found) if found else None
+def kill_cell(rng: random.Random, store: Store, running: Running) -> bool:
+    """One of the processes that own a cell; they belong to the groups that were started here."""
+    groups = {process.pid for process in running if process.poll() is None}
+    pids = [int((read_json(p) or {}).get("pid", 0)) for p in store.root.glob("cells/*/*/*/claim")]
+    for pid in rng.sample(pids, len(pids)):
+        with contextlib.suppress(ProcessLookupError):
+            if pid and os.getpgid(pid) in groups:
+                os.kill(pid, signal.SIGKILL)
+                return True
+    return False
 
-    def flip(self, pattern: str = "**/*") -> None:
-        if path := self._idle(pattern):
-            data = bytearray(path.read_bytes())
-            data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
-            path.write_bytes(data)
-            self.done["bits flipped"] += 1
 
-    def flip_checkpoint(self) -> None:
-        self.flip("checkpoints/*.pt")
+def _idle(rng: random.Random, store: Store, pattern: str) -> Path | None:
+    """A file of a cell that nobody works on."""
+    found = [p for entry in store if not entry.busy() for p in entry.folder.glob(pattern) if p.is_file()]
+    found = [p for p in found if p.stat().st_size and "damaged-" not in str(p) and p.name != locks.NAME]
+    return rng.choice(found) if found else None
 
-    def jump(self) -> None:
-        """A clock that was ahead has left its time."""
-        ahead = time.time() + self.rng.choice([3600.0, 3e8])
-        if path := self._idle("**/*"):
-            os.utime(path, (ahead, ahead))
-            self.done["clocks ahead"] += 1
 
-    def blow(self, seconds: float, rows: int) -> None:
-        """Two commands at a time, one deed after the other; the time counts from the first cell on."""
-        often = {self.kill_command: 1, self.kill_cell: 4, self.flip: 2, self.flip_checkpoint: 2, self.jump: 2}
-        until = None
+def flip(rng: random.Random, store: Store, running: Running, pattern: str = "**/*") -> bool:
+    if path := _idle(rng, store, pattern):
+        data = bytearray(path.read_bytes())
+        data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        path.write_bytes(data)
+    return path is not None
+
+
+def flip_checkpoint(rng: random.Random, store: Store, running: Running) -> bool:
+    return flip(rng, store, running, "checkpoints/*.pt")
+
+
+def jump(rng: random.Random, store: Store, running: Running) -> bool:
+    """A clock that was ahead has left its time."""
+    ahead = time.time() + rng.choice([3600.0, 3e8])
+    if path := _idle(rng, store, "**/*"):
+        os.utime(path, (ahead, ahead))
+    return path is not None
+
+
+OFTEN = {kill_command: 1, kill_cell: 4, flip: 2, flip_checkpoint: 2, jump: 2}
+
+
+def blow(store: Store, seconds: float, rows: int, seed: int) -> Counter[str]:
+    """Two commands at a time, one deed after the other; the time counts from the first cell on. How many were done of each."""
+    rng, running, done, until = random.Random(seed), [], Counter[str](), None
+    try:
         while until is None or time.monotonic() < until:
-            self.running = [process for process in self.running if process.poll() is None]
-            while len(self.running) < 2:
-                self.running.append(start(self.store.root, rows))
-                self.done["commands started"] += 1
-            time.sleep(self.rng.uniform(0.1, 2.0))
-            if until is None and any(self.store):
+            running = [process for process in running if process.poll() is None]
+            running += [start(store.root, rows) for _ in range(2 - len(running))]
+            time.sleep(rng.uniform(0.1, 2.0))
+            if until is None and any(store):
                 until = time.monotonic() + seconds
             if until is not None:
-                self.rng.choices(list(often), list(often.values()))[0]()
+                (deed,) = rng.choices(list(OFTEN), list(OFTEN.values()))
+                done[deed.__name__] += deed(rng, store, running)
+    finally:
+        for process in running:
+            _killed(process)
+    return done
 
 
 def _killed(process: subprocess.Popen) -> bool:
@@ -155,17 +169,13 @@ def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]
     calm, stormy = Store(folder / "calm"), Store(folder / "stormy")
     if code := start(calm.root, rows).wait():
         return [f"the undisturbed command ended with {code}: {(folder / 'calm.log').read_text()[-2000:]}"]
-    wanted, storm = numbers(calm), Storm(stormy, seed)
+    wanted = numbers(calm)
     print(f"undisturbed: {len(list(calm))} cells", flush=True)
-    try:
-        storm.blow(seconds, rows)
-    finally:
-        for process in storm.running:
-            _killed(process)
+    done = blow(stormy, seconds, rows, seed)
     last = [start(stormy.root, rows) for _ in range(2)]
     codes = [process.wait() for process in last]
     wrong = [f"the last two commands ended with {codes}: see {folder / 'stormy.log'}"] if any(codes) else []
-    print(dict(storm.done), len(list(stormy.root.rglob("*.damaged-*"))), "folders moved aside", flush=True)
+    print(dict(done), len(list(stormy.root.rglob("*.damaged-*"))), "folders moved aside", flush=True)
     found = numbers(stormy)
     for place in sorted(wanted.keys() | found.keys()):
         mine, theirs = found.get(place, {}), wanted.get(place, {})
@@ -173,5 +183,15 @@ def run(folder: Path, seconds: float, rows: int = 3, seed: int = 1) -> list[str]
     return wrong
 
 
-if __name__ == "__main__":
-    sys.exit(command(sys.argv[1], int(sys.argv[2])))
+if __name__ == "__main__" and sys.argv[1:2] == ["cells"]:
+    sys.exit(cells(sys.argv[2], int(sys.argv[3])))
+
+
+@command
+def main(*, minutes: float = 5.0, seed: int = 1, folder: Path | None = None) -> int:
+    with tempfile.TemporaryDirectory() as temporary:
+        place = (folder or Path(temporary)).resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        wrong = run(place, 60 * minutes, seed=seed)
+    print("\n".join([*wrong, f"{len(wrong)} differences from the undisturbed run"]))
+    return int(bool(wrong))

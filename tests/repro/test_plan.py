@@ -46,13 +46,14 @@ def test_grid_by_column_and_the_mapping_s_own(experiment, tools):
 
 def test_equal_cells_are_run_once_with_the_tests_of_all(experiment, tools):
     def change(page):
-        page["columns"]["b"] = page["columns"]["a"] | {"evaluate": ["duc"], "label": "B"}
+        page["columns"]["b"] = page["columns"]["a"] | {"evaluate": ["own"], "label": "B"}
+        page["columns"]["a"]["evaluate"] = ["duc"]
 
     plan = made(experiment(change), tools)
     assert len(plan.slots) == 16 and len(plan.cells) == 8
-    assert {tuple(t.name for t in c.tests) for c in plan.cells.values()} == {("test", "duc")}
-    assert [t.name for t in plan.at(0, 0)[0].tests] == ["test"]
-    assert plan.at(0, 1)[0].further == {"duc": {"name": "duc", "content": "duc"}}
+    assert {tuple(t.name for t in c.tests) for c in plan.cells.values()} == {("test", "duc", "own")}
+    assert [t.name for t in plan.at(0, 0)[0].tests] == ["test", "duc"]
+    assert plan.at(0, 1)[0].further == {"own": {"name": "own", "content": "own"}}
 
 
 @pytest.mark.parametrize("grid", ["own", {"lam": [0.1, 0.5], "mapping.more": [1, 2]}])
