@@ -25,17 +25,14 @@ from repro.tables import render, screen
 from repro.tables.blocks import Block, Table
 
 
-def write(table: Table, plan: Plan, store: Store, path: Path, failed: Mapping[str, str] | None = None) -> Path:
+def write(table: Table, plan: Plan, store: Store, path: Path) -> Path:
     """Write the report of a plan's table as the HTML file `path`.
 
     A part that is missing or damaged (failed cell, no predictions) is replaced by a note.
 
-    Args:
-        failed: cell id -> error, for cells that failed in this run, in addition to the failures recorded in the store.
-
     Raises StoreError if the file cannot be written.
     """
-    cells = part(cell_views, plan, table, store, failed or {}, path.parent)
+    cells = part(cell_views, plan, table, store, path.parent)
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     outcomes = Counter(one.outcome for one in table.claims if one.parts)
@@ -93,7 +90,7 @@ def of_screen(block: Block) -> dict[str, Any]:
     return {"block": block, "whole": screen.columns(block, whole=True), "figures": Part(), **made}
 
 
-def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str], beside: Path) -> list[dict[str, Any]]:
+def cell_views(plan: Plan, table: Table, store: Store, beside: Path) -> list[dict[str, Any]]:
     """The columns of the plan, each with one line per slot. Links to the cells' folders are relative to the folder `beside`."""
     views = []
     for number, (column, block) in enumerate(zip(plan.experiment.columns, table.blocks)):
@@ -104,7 +101,7 @@ def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str]
         chosen = [{found.cell_id for found in row.results} for row in block.rows if not row.baseline]
         cells = []
         for slot in (slot for slot in plan.slots if slot.column == number):
-            view = _cell(slot, store, failed, decimals)
+            view = _cell(slot, store, decimals)
             row = plan.experiment.rows[slot.row].label
             selected = slot.row < len(chosen) and slot.training_id in chosen[slot.row]
             place = slot.entry(store).folder
@@ -114,16 +111,13 @@ def cell_views(plan: Plan, table: Table, store: Store, failed: Mapping[str, str]
     return views
 
 
-def _cell(cell: Cell, store: Store, failed: Mapping[str, str], decimals: Mapping[str, int]) -> dict[str, Any]:
+def _cell(cell: Cell, store: Store, decimals: Mapping[str, int]) -> dict[str, Any]:
     """State, error and numbers of a cell; `decimals`: metric -> digits, in the order of the columns."""
     entry, state, error, trace = cell.entry(store), cell.state(store), "", ""
     found = cell.results(store) if state == "done" else None
     metrics = found.metrics if found else {}
-    if cell.cell_id in failed and state != "done":
-        state = "failed"
     if state in ("failed", "lost"):
-        status, (said, _, rest) = entry.status(), failed.get(cell.cell_id, "").strip().partition("\n")
-        error, trace = status.get("error") or said, status.get("traceback") or rest
+        error, trace = (entry.status().get(key) or "" for key in ("error", "traceback"))
     elif state == "damaged":
         levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
         error = next((why for level in levels if (why := level.damage())), "")

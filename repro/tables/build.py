@@ -33,7 +33,6 @@ def build(
     plan: Plan,
     store: Store,
     published: Numbers | None = None,
-    failed: Mapping[str, str] | None = None,
     deviations: Mapping[str, Mapping[str, Sequence[str]]] | None = None,
     claims: Sequence[Claim] = (),
     hours: Callable[[Mapping[str, Any]], float] | None = None,
@@ -42,16 +41,12 @@ def build(
 
     Args:
         published: the published numbers.
-        failed: cell id -> error, for cells that failed in this run.
         deviations: task -> scope -> texts; those that concern the experiment are listed with its own and the settings'.
         claims: the paper's claims; those about this experiment are tested on its rows.
         hours: what a cell of a configuration takes, for the rows that have not been run.
     """
     experiment = plan.experiment
-    blocks = [
-        _Column(plan, store, published or {}, failed or {}, number, hours).block()
-        for number in range(len(experiment.columns))
-    ]
+    blocks = [_Column(plan, store, published or {}, number, hours).block() for number in range(len(experiment.columns))]
     from_paper = (
         [] if experiment.own else [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
     )
@@ -123,10 +118,8 @@ def _outcomes(claims: Sequence[Claim], plan: Plan, store: Store, blocks: Sequenc
 class _Column:
     """Builds the block of one column."""
 
-    def __init__(
-        self, plan: Plan, store: Store, published: Numbers, failed: Mapping[str, str], number: int, hours: Any
-    ) -> None:
-        self.plan, self.store, self.published, self.failed, self.hours = plan, store, published, failed, hours
+    def __init__(self, plan: Plan, store: Store, published: Numbers, number: int, hours: Any) -> None:
+        self.plan, self.store, self.published, self.hours = plan, store, published, hours
         self.number, self.column, self.metrics = number, plan.experiment.columns[number], plan.metrics(number)
         self.shown = [(show.metric, metric_of(self.metrics, show.metric)) for show in self.column.show]
         self.losses: list[str] = []
@@ -175,14 +168,18 @@ class _Column:
                 for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
                     compared[r].values[i].p_values[kind] = p
 
-    def _read(self, label: str, slots: Sequence[Cell], failed: bool) -> tuple[dict[str, Results], str]:
+    def _read(self, label: str, slots: Sequence[Cell]) -> tuple[dict[str, Results], str]:
         """The stored results, as cell id -> results, and why others are not there; `losses` and `missing` have lost cells of rows that ran."""
         results: dict[str, Results] = {}
+        failed: list[str] = []
         damaged = 0
         for slot in slots:
             try:
                 if (stored := slot.results(self.store)) is not None:
                     results[slot.cell_id] = stored
+                elif (status := slot.entry(self.store).status())["state"] == "failed":
+                    point, why = _listed(slot.point), str(status.get("error")).partition("\n")[0]
+                    failed.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {why}")
             except Damaged as error:
                 self.losses.append(f"{label}: {error}")
                 damaged += 1
@@ -190,11 +187,7 @@ class _Column:
         if note != UNRUN and (lost := len(slots) - len(results)):
             said = self.losses if failed else self.missing
             said.append(f"{label}: {lost} of {len(slots)} cells {'failed' if failed else 'are missing'}.")
-        for slot in slots:
-            if slot.cell_id in self.failed and slot.cell_id not in results:
-                point = _listed(slot.point)
-                why = self.failed[slot.cell_id].partition("\n")[0]
-                self.losses.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {why}")
+        self.losses += failed
         return results, note
 
     def _cost(self, r: int, rows: Sequence[Row]) -> str:
@@ -211,8 +204,7 @@ class _Column:
     def _row(self, r: int) -> Row:
         experiment, slots = self.plan.experiment, self.plan.at(r, self.number)
         row = experiment.rows[r]
-        failed = any(slot.cell_id in self.failed for slot in slots)
-        results, note = self._read(row.label, slots, failed)
+        results, note = self._read(row.label, slots)
         finished, detail = select(slots, results, self.column.select)
         values = [paired.value(finished, full, metric, note) for full, metric in self.shown]
         trained = convergence.of_row(finished)

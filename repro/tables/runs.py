@@ -59,15 +59,15 @@ def _measured(record: Results, name: str) -> dict[str, float]:
     return {**own, **others}
 
 
-def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path) -> None:
-    """Write the cells of an experiment's table, with all grid points, as `to_csv` does; failed: cell id -> error, of this run."""
+def write(plan: Plan, store: Store, path: Path) -> None:
+    """Write the cells of an experiment's table, with all grid points, as `to_csv` does."""
     one = plan.experiment
     found: dict[str, Results] = {}
     places: dict[int, list[tuple[str, str]]] = {}
     lost = []
     for slot in plan.slots:
         place = (one.columns[slot.column].key, one.rows[slot.row].label)
-        state, why = _state(slot, store, failed)
+        state, why = _state(slot, store)
         if state == "done" and (record := slot.results(store)) is not None:
             places.setdefault(id(found.setdefault(slot.cell_id, record)), []).append(place)
         else:
@@ -76,7 +76,7 @@ def write(plan: Plan, store: Store, failed: Mapping[str, str], path: Path) -> No
     write_atomic(path, to_csv(groups(list(found.values())), lost, places).encode())
 
 
-def _state(slot: Cell, store: Store, failed: Mapping[str, str]) -> tuple[str, str]:
+def _state(slot: Cell, store: Store) -> tuple[str, str]:
     """The state of a cell, and why it is not done."""
     state = slot.state(store)
     if state == "damaged":
@@ -84,6 +84,6 @@ def _state(slot: Cell, store: Store, failed: Mapping[str, str]) -> tuple[str, st
             slot.results(store)
         except Damaged as error:
             return state, str(error)
-    if state != "done" and slot.cell_id in failed:
-        return "failed", failed[slot.cell_id].partition("\n")[0]
+    if state == "failed":
+        return state, str(slot.entry(store).status().get("error")).partition("\n")[0]
     return ("not run" if state == "queued" else state), ""

@@ -52,14 +52,12 @@ ASSUMED = estimate.Rates(**values_in("rates"), slowness=slowness)  # how long an
 STEADY = replace(ASSUMED, slowness=lambda: 1.0)  # for the pages, which must be the same on every machine
 
 
-def table(plan: Plan, store: Store, failed: Mapping[str, str] | None = None) -> Table:
+def table(plan: Plan, store: Store) -> Table:
     """The table of a plan, built from the cells in the store."""
     one = plan.experiment
     deviations = {task: compose.page("deviations", task) for task in compose.names_in("deviations")}
     published = compose.published(one.published)
-    return tables.build(
-        plan, store, published, failed or {}, deviations, compose.claims(), lambda c: estimate.hours(c, STEADY)[0]
-    )
+    return tables.build(plan, store, published, deviations, compose.claims(), lambda c: estimate.hours(c, STEADY)[0])
 
 
 def of_threads(config: Mapping[str, Any]) -> str:
@@ -203,12 +201,12 @@ class Driver:
 
         for number, one in enumerate(self.plans):
             if number not in self.tables and all(key in self.done or key in self.failed for key in one.cells):
-                self.tables[number] = built = table(one, self.store, self.failed)
+                self.tables[number] = built = table(one, self.store)
                 stem = self.store.root / "tables" / f"{one.experiment.name}_{one.experiment.profile}"
                 render.write(built, stem)
-                runs.write(one, self.store, self.failed, stem.with_name(f"runs_{stem.name}.csv"))
+                runs.write(one, self.store, stem.with_name(f"runs_{stem.name}.csv"))
                 html = self.store.root / "report" / f"{stem.name}.html"
-                page.write(built, one, self.store, html, self.failed)
+                page.write(built, one, self.store, html)
                 print(f"{render.to_screen(built)}\nreport: {html}\n", flush=True)
 
 

@@ -228,7 +228,7 @@ def show(request: Request, results: Path) -> int:
         lost = sum(cell.known is None for cell in cells)
         made = driver.table(archive.from_records(plan, f"{FOLDER}/{path.name}"), store)
         html = page.write(made, plan, store, outputs / "report" / f"{stem}.html")
-        runs.write(plan, store, {}, outputs / "tables" / f"runs_{stem}.csv")
+        runs.write(plan, store, outputs / "tables" / f"runs_{stem}.csv")
         print(f"{render.to_screen(made)}\nfrom {FOLDER}/{path.name}, nothing was run\nreport: {html}\n")
         if lost:
             print(f"{lost} of {len(cells)} cells have no records; without records={results} they are run")

@@ -139,9 +139,9 @@ class Made:
         if facts:
             self.entry(row).set_status("failed", **facts)
 
-    def write(self, failed=None) -> str:
-        built = tables.build(self.plan, self.store, self.records, failed)
-        path = report.write(built, self.plan, self.store, self.root / "report" / "r.html", failed)
+    def write(self) -> str:
+        built = tables.build(self.plan, self.store, self.records)
+        path = report.write(built, self.plan, self.store, self.root / "report" / "r.html")
         return path.read_text(encoding="utf-8")
 
 

@@ -75,5 +75,5 @@ def examples(row: int, better: float = 5.0) -> list[dict]:
     return [{"index": i, "sentence": {"attention_support": rng.random() + better * row}} for i in range(40)]
 
 
-def block(plan, store, failed=None, records=RECORDS):
-    return tables.build(plan, store, records, failed).blocks[0]
+def block(plan, store, records=RECORDS):
+    return tables.build(plan, store, records).blocks[0]

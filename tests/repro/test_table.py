@@ -41,14 +41,14 @@ def test_a_metric_that_the_cells_lack_is_missing(made, monkeypatch):
 @pytest.mark.parametrize("word", ["failed", "not run yet"])
 def test_a_row_without_its_cells_is_shown_as_such(made, word):
     plan, store = made({**SOFTMAX, (1, 0.0, 1): None, (1, 0.0, 2): None})
-    failed = {cell_of(plan, 1, 0.0, seed).cell_id: "RuntimeError" for seed in (1, 2) if word == "failed"}
-    assert [v.text() for v in block(plan, store, failed).rows[1].values] == [word, word, "-"]
+    failed = [cell_of(plan, 1, 0.0, seed) for seed in (1, 2) if word == "failed"]
+    for cell in failed:
+        cell.entry(store).set_status("failed", error="RuntimeError")
+    assert [v.text() for v in block(plan, store).rows[1].values] == [word, word, "-"]
     for rendered, count in ((render.to_text, 2), (render.to_markdown, 1), (render.to_latex, 2), (render.to_screen, 1)):
-        lines = rendered(tables.build(plan, store, RECORDS, failed)).splitlines()
+        lines = rendered(tables.build(plan, store, RECORDS)).splitlines()
         assert next(x for x in lines if x.strip(" |").startswith("tuned")).count(word) == count
-    lost = [
-        line for line in render.to_screen(tables.build(plan, store, RECORDS, failed)).splitlines() if "lam=" in line
-    ]
+    lost = [line for line in render.to_screen(tables.build(plan, store, RECORDS)).splitlines() if "lam=" in line]
     assert (
         lost
         == ["  tuned (lam=0.0), seed 1 failed: RuntimeError", "  tuned (lam=0.0), seed 2 failed: RuntimeError"][
@@ -89,8 +89,8 @@ def test_a_row_that_was_never_run_says_how_long_it_takes(made, monkeypatch):
 def test_a_row_with_some_cells_failed_says_so(made, broken):
     """A mean of fewer seeds, or the best of fewer points, must not look like the whole."""
     plan, store = made({**SOFTMAX, **TUNED, broken: None})
-    failed = {cell_of(plan, *broken).cell_id: "RuntimeError: out of memory"}
-    text = render.to_text(tables.build(plan, store, RECORDS, failed))
+    cell_of(plan, *broken).entry(store).set_status("failed", error="RuntimeError: out of memory\nmore")
+    text = render.to_text(tables.build(plan, store, RECORDS))
     assert "tuned: 1 of 4 cells failed." in text
 
 
