@@ -1,9 +1,6 @@
 """The CPU backend: plain C++, built into the wheel or compiled on first use, and called through ctypes.
 
-Each operation maps rows: ``x`` is a float32 or float64 CPU tensor [R, n] with R >= 0, n >= 1 and arbitrary strides (see
-`memory`). ``-inf`` marks excluded positions, which get exactly 0 and no gradient. A row with only excluded positions
-gives zeros; a row with NaN or +inf gives NaN. The functions are ``forward(x, **params) -> (p, saved)`` and
-``backward(g, p, saved, **params) -> dx``, with all of x, p, g and dx [R, n].
+The operations are those of ``sparse_attention.kernels``, on float32 or float64 with any strides (see `memory`).
 
 The sources in ``src/`` are best read from the top down: ``api.cpp`` and ``attention.cpp``, then one header per family.
 ctypes releases the interpreter lock during a call. A call uses up to ``torch.get_num_threads()`` threads if it has more

@@ -35,8 +35,8 @@ import torch
 from torch import Tensor
 
 from . import build
-from .attention_shape import ALPHAS, Gradients, Shape, given, layout
-from .memory import address, dense
+from .attention_shape import ALPHAS, Gradients, Shape, layout, shape_of
+from .memory import dense, places
 
 _POINTER, _INT = ctypes.c_void_p, ctypes.c_int
 _POWERS = {2.0: 1, 1.5: 2}  # in decoding: p = (s - tau)_+^power
@@ -125,8 +125,8 @@ def spans_of(mask: Tensor) -> Tensor | None:
     mask = dense(mask)
     spans = torch.empty(*mask.shape[:-1], 2, dtype=torch.int64)
     rows = spans.numel() // 2
-    at = None if library is None else address(mask, torch.bool, rows * mask.shape[-1])
-    return spans if library and library.attention_spans(at, rows, mask.shape[-1], spans.data_ptr()) else None
+    at = mask.data_ptr(), rows, mask.shape[-1], spans.data_ptr()
+    return spans if library and library.attention_spans(*at) else None
 
 
 def dropout_factors(shape: tuple[int, int, int], dropout: float, seed: int) -> Tensor:
@@ -148,11 +148,6 @@ def _adopt(address: int | None, entries: int, kind: Any, dtype: torch.dtype) -> 
     return torch.frombuffer(buffer, dtype=dtype)
 
 
-def _addresses(q: Tensor, k: Tensor, v: Tensor) -> list[int]:
-    (heads, n, d), (groups, m, e) = q.shape, v.shape
-    return [address(x, torch.float32, c) for x, c in ((q, heads * n * d), (k, groups * m * d), (v, groups * m * e))]
-
-
 def forward(
     q: Tensor, k: Tensor, v: Tensor, *, save: bool = True, weights: bool = False, lam: float | None = None, **call: Any
 ) -> tuple[Tensor, Saved | None]:
@@ -164,12 +159,12 @@ def forward(
     assert library is not None, _failure
     q, k, v = (dense(x.detach()) for x in (q, k, v))
     (heads, n, _), m = q.shape, k.shape[1]
-    of = given(q, k, v, lam=lam, **call)
+    of = shape_of(q, k, v, lam=lam, **call)
     out = q.new_empty(heads, n, v.shape[2])
     pointers = torch.empty(heads * n + 2, dtype=torch.int64) if save else None
     held, p = ctypes.c_void_p(), ctypes.c_void_p() if save and (weights or lam) else None
-    places = out.data_ptr(), None if pointers is None else pointers.data_ptr(), held, p
-    if library.attention_forward(of, *_addresses(q, k, v), *places, torch.get_num_threads()):
+    written = *places(out, pointers), held, p
+    if library.attention_forward(of, *places(q, k, v), *written, torch.get_num_threads()):
         raise MemoryError(
             f"no memory for the support of {heads} x {n} queries over {m} keys; use fewer heads at a time"
         )
@@ -186,23 +181,15 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, b
     assert _library is not None
     g, q, k, v = (dense(x.detach()) for x in (grad_out, q, k, v))
     pointers, of = saved.row_pointers, saved.of
-    rows, m = q.shape[0] * q.shape[1], k.shape[1]
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     dalphas = None if not of.alphas else torch.empty(*q.shape[:2], dtype=torch.float64)
     scores = torch.empty(int(pointers[-1])) if bias is not None else None
-    support = address(pointers, torch.int64, rows + 1), address(saved.held, torch.uint8, saved.held.numel())
-    kept = saved.weights_, dq, dk, dv, dalphas, scores
-    places = (
-        address(g, torch.float32, rows * v.shape[2]),
-        *support,
-        *(None if x is None else x.data_ptr() for x in kept),
-    )
-    if _library.attention_backward(of, *_addresses(q, k, v), *places, torch.get_num_threads()):
+    given = places(q, k, v, g, pointers, saved.held, saved.weights_, dq, dk, dv, dalphas, scores)
+    if _library.attention_backward(of, *given, torch.get_num_threads()):
         raise MemoryError(f"no memory for gradients of {int(pointers[-1])} nonzero weights; use fewer heads at a time")
     dbias = None
     if scores is not None and bias is not None:
         dbias = torch.zeros(bias.shape, dtype=torch.float64)
-        (at, row, key), room = layout(dbias, saved.lead), torch.empty(m + 16, dtype=torch.int32)
-        arrays = (x.data_ptr() for x in (pointers, saved.held, scores, dbias, at))
-        _library.attention_scatter(of, *arrays, row, key, room.data_ptr())
+        (at, row, key), room = layout(dbias, saved.lead), torch.empty(k.shape[1] + 16, dtype=torch.int32)
+        _library.attention_scatter(of, *places(pointers, saved.held, scores, dbias, at), row, key, room.data_ptr())
     return Gradients(dq, dk, dv, None if dalphas is None else dalphas.sum(1), dbias)

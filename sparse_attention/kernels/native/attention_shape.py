@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .memory import address, dense
+from .memory import dense, places
 
 ALPHAS = (1.05, 4.0)  # of forward and backward; below, nothing is sparse and powers are too steep for float32
 _POINTER = ctypes.c_void_p
@@ -17,7 +17,7 @@ _POINTER = ctypes.c_void_p
 class Shape(ctypes.Structure):
     """The same fields as Shape in ``src/attention_support.h``, and in ``held`` the tensors that they point to."""
 
-    held: tuple[Tensor | None, ...]
+    held: list[Tensor]
 
     _fields_ = [
         *[(name, ctypes.c_int64) for name in ("heads", "groups", "n", "m", "d", "e")],
@@ -72,34 +72,31 @@ def _by_key(x: Tensor, m: int, dtype: torch.dtype) -> Tensor:
     return x if x.shape[-1] == m and x.stride(-1) == 1 else x.expand(*x.shape[:-1], m).contiguous()
 
 
-def given(
+def shape_of(
     q: Tensor, k: Tensor, v: Tensor, *, alpha: float, scale: float, causal: bool = False, lengths: Tensor | None = None,
     spans: Tensor | None = None, alphas: Tensor | None = None, pinned: bool = False, bias: Tensor | None = None,
     mask: Tensor | None = None, lead: tuple[int, ...] | None = None, dropout: float = 0.0, seed: int = 0, lam: float | None = None,
 ) -> Shape:  # fmt: skip
-    """Check the optional arguments of a call; they are described in ``attention``. Raises the errors of `address`."""
+    """The arguments of a call, as `operator` gives them and ``attention`` describes them; they are not checked again."""
     (heads, n, d), (groups, m, e) = q.shape, v.shape
-    lengths, spans = (None if x is None else dense(x) for x in (lengths, spans))
-    alphas = None if alphas is None else dense(alphas.detach().to(torch.float64))
     each = spans is not None and spans.shape[0] > 1
-    of_spans = None if spans is None else address(spans, torch.int64, (heads if each else 1) * n * 2)
-    of_lengths, of_alphas = (
-        None if x is None else address(x, dtype, heads)
-        for x, dtype in ((lengths, torch.int64), (alphas, torch.float64))
-    )
-    shape = Shape(heads, groups, n, m, d, e, scale, causal, of_lengths, of_spans, each, pinned, alpha, of_alphas)
-    shape.dropout, shape.seed, shape.lam = dropout, seed, lam or 0.0
-    held = [lengths, spans, alphas]
+    numbers = {"dropout": dropout, "seed": seed, "lam": lam or 0.0}
+    shape = Shape(heads, groups, n, m, d, e, scale, causal, None, None, each, pinned, alpha, **numbers)
+    alphas, held = None if alphas is None else alphas.detach().to(torch.float64), []
+    for name, x in (("lengths", lengths), ("spans", spans), ("alphas", alphas)):
+        if x is not None:
+            held.append(dense(x))
+            setattr(shape, name, *places(held[-1]))
     for name, x, dtype in (("bias", bias, torch.float32), ("kept", mask, torch.bool)):
         if x is None:
             continue
         x = _by_key(x, m, dtype)
         at, row, _ = layout(x, (heads,) if lead is None else lead)
-        setattr(shape, name, x.data_ptr())
-        setattr(shape, f"{name}_at", address(at, torch.int64, heads))
+        setattr(shape, name, *places(x))
+        setattr(shape, f"{name}_at", at.data_ptr())
         setattr(shape, f"{name}_row", row)
         held += [x, at]
-    shape.held = tuple(held)
+    shape.held = held
     return shape
 
 

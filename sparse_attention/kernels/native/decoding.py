@@ -9,6 +9,7 @@ from torch import Tensor
 
 from . import attention
 from .attention import _POINTER, _POWERS, ELEMENTS
+from .memory import places
 
 
 class KeyPanels:
@@ -101,10 +102,9 @@ class Step(ctypes.Structure):
         """
         library = attention._library
         assert library is not None
-        at, apart = (None, 0) if bias is None else (bias.data_ptr(), bias.stride(0) if bias.shape[0] > 1 else 0)
-        if library.attention_decode(
-            ctypes.addressof(self), q.data_ptr(), out.data_ptr(), at, apart, torch.get_num_threads()
-        ):
+        at, apart = (None, 0) if bias is None else (*places(bias), bias.stride(0) if bias.shape[0] > 1 else 0)
+        given = q.data_ptr(), out.data_ptr(), at, apart, torch.get_num_threads()
+        if library.attention_decode(ctypes.addressof(self), *given):
             raise MemoryError(f"no memory for rows of {self.m} scores; use fewer threads")
         return out
 
@@ -135,6 +135,6 @@ def step(
         "factor": factor,
     }
     numbers["window"] = 2**62 if window is None else window
-    made = Step(*memory, *sizes, **numbers, **{name: x.data_ptr() for name, x in given.items()})
+    made = Step(*memory, *sizes, **numbers, **dict(zip(given, places(*given.values()))))
     made.held = tuple(given.values())
     return made

@@ -59,7 +59,7 @@ class Masked(NamedTuple):
         values: list[Any] = []
         for value in (self.first, self.second):
             values += (None, value) if isinstance(value, float) else (value.data_ptr(), 0.0)
-        kept = None if self.kept is None else self.kept.data_ptr()
+        kept = None if self.kept is None else self.kept.data_ptr() or nowhere(self.kept)
         return (kept, self.outer, self.inner, *values, rows, n, torch.get_num_threads())
 
     def _few(self, x: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Addresses for native code. C++ gets only a pointer and sizes, so tensors are first converted or rejected here.
 
 Every array from outside goes through `dense` (which copies it if its memory is not row-major) and `address` (which
-checks dtype and size). For arrays that our own code has made for the call, ``data_ptr`` is passed directly.
+checks dtype and size) or, where the caller has checked these, `places`. For arrays that our own code has made for the
+call, ``data_ptr`` is passed directly.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ def address(x: Tensor, dtype: torch.dtype, count: int) -> int:
         raise ValueError(f"{needs} {count} values, not a tensor of shape {shape}")
     dense(x)  # raises the error if memory is missing
     raise ValueError(f"{needs} dense(x), not strides {strides} of shape {shape}")
+
+
+def places(*tensors: Tensor | None) -> list[int | None]:
+    """The addresses of tensors that fit, None for none. Raises ``NoMemory``."""
+    return [None if x is None else x.data_ptr() or nowhere(x) for x in tensors]
 
 
 def nowhere(x: Tensor) -> int:
