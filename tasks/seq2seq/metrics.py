@@ -57,6 +57,13 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("alignment_mass", "share", 1, 3, None, mass)
     yield Metric("diagonal_aer", "error rate (0-1)", -1, 3, None, "alignment error rate of links by relative position")
     yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words")
+    yield Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2")
+    dropped = "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and"
+    yield Metric("drop_score", "%", -1, 2, None, dropped)
+    covered = "min(attention over all steps, 1), mean over source tokens"
+    yield Metric("source_coverage", "share", 1, 3, None, covered)
+    ends = "output words that end a repetition of the 1 to 4 words before"
+    yield Metric("loops", "per 1000 words", -1, 2, None, ends)
     yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not")
     yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history")
     yield Metric("loss", "bits per token", -1, 3, None, "cross-entropy given the true history")
