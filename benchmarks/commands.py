@@ -185,12 +185,12 @@ def language_model(
         DataError: the data are unavailable.
     """
     _torch()
-    from benchmarks.language_model import data, measure, training
+    from benchmarks.language_model import report, training
 
     if unknown := set(only) - set(training.MAPPINGS):
         raise ValueError(f"unknown row {', '.join(sorted(unknown))}; there are {', '.join(training.MAPPINGS)}")
     folder = Path(root) / "language_model"
-    text, dev, source = data.texts(root)
+    text, dev, source = training.texts(root)
     folder.mkdir(parents=True, exist_ok=True)
     for name in () if page else only or training.MAPPINGS:
         options = training.Options(name, seconds=seconds)
@@ -199,7 +199,7 @@ def language_model(
     if only and not page:
         print("Next: python scripts/bench.py language_model --page")
     else:
-        print(f"Written to {measure.write(folder, dev, turns, output)}")
+        print(f"Written to {report.write(folder, dev, turns, output)}")
 
 
 def length(*, page: bool = False, root: str = DATA, output: Path = DOCS / "results") -> None:

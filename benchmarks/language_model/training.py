@@ -1,4 +1,7 @@
-"""Train the language model for a fixed processor time."""
+"""Train the language model for a fixed processor time.
+
+The text is real, as one long sequence of bytes: package descriptions, each followed by its synopsis.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.attention import density
-from benchmarks.language_model.data import window
 from benchmarks.language_model.model import LanguageModel
+from tasks.data import DataError, NullProgress, open_data
 
 MAPPINGS: dict[str, tuple[str, dict[str, float]]] = {"softmax": ("softmax", {}), "sparsemax": ("sparsemax", {})}
 MAPPINGS |= {"entmax15": ("entmax", {"alpha": 1.5})}
+DATA = "debian_descriptions"
 
 
 @dataclass
@@ -46,6 +50,30 @@ class Record:
     data: str
     points: list[tuple[int, float, float]] = field(default_factory=list)
     density: list[float] = field(default_factory=list)  # by layer, as a share of the pairs that the causal mask leaves
+
+
+def texts(root: str | Path) -> tuple[Tensor, Tensor, str]:
+    """Train and dev bytes, uint8 ``[T]`` each, and their provenance.
+
+    Each record becomes its source, a line break, its reference, and two line breaks.
+
+    Raises:
+        DataError: the data set is unavailable; it is not replaced by generated text.
+    """
+    data = open_data({"name": DATA, "fallback": None}, root)
+    splits, parts = data.read(NullProgress()), []
+    for split in ("train", "dev"):
+        text = "".join(f"{pair.source}\n{pair.references[0]}\n\n" for pair in splits[split])
+        parts.append(torch.frombuffer(bytearray(text.encode()), dtype=torch.uint8))
+    if min(map(len, parts)) < 2:
+        raise DataError(f"{DATA} has no train or dev text", str(root), "python scripts/data.py verify " + DATA)
+    return parts[0], parts[1], data.provenance
+
+
+def window(text: Tensor, start: int, length: int) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, each ``[1, length]``, starting at position ``start``."""
+    piece = text[start : start + length + 1].long().unsqueeze(0)
+    return piece[:, :-1], piece[:, 1:]
 
 
 def build(options: Options) -> LanguageModel:

@@ -32,13 +32,6 @@ def differences(rows: Rows, n: str) -> dict[tuple[str, str], statistics.Mean]:
     }
 
 
-def decided(rows: Rows, n: str) -> dict[tuple[str, str], float]:
-    """(task, attention) -> Holm's p-value of the difference in token accuracy at length n, over all of them."""
-    found = differences(rows, n)
-    adjusted = statistics.holm({i: one.p for i, one in enumerate(found.values())})
-    return {pair: adjusted[i] for i, pair in enumerate(found)}
-
-
 def picture(rows: Rows, lengths: list[str]) -> str:
     """Token accuracy and exact match by length, with standard deviations over seeds, as SVG."""
     tested = [row for row in rows if row["stage"] == "test"]
@@ -78,8 +71,9 @@ def page(record: dict[str, Any]) -> tuple[str, str]:
     """The page, Markdown, and its picture, SVG."""
     rows, lengths = record["rows"], [str(n) for n in record["lengths"]]
     twice = next(n for n in lengths if int(n) == 2 * int(lengths[0]))
-    found, p = differences(rows, twice), decided(rows, twice)
-    apart = [pair for pair in p if p[pair] < 1 - statistics.LEVEL]
+    found = differences(rows, twice)
+    p = statistics.holm({i: one.p for i, one in enumerate(found.values())})  # over all of them
+    apart = [pair for i, pair in enumerate(found) if p[i] < 1 - statistics.LEVEL]
 
     def mean(task: str, attention: str, which: int = TOKEN, n: str = twice) -> statistics.Mean:
         return statistics.mean_of([*scores(rows, task, attention, n, which).values()])

@@ -8,7 +8,6 @@ from types import ModuleType
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import nn
 
 from repro import convergence
@@ -17,6 +16,7 @@ from repro.options import read
 from repro.protocol import Metric, Monitor, Prepared, TestSet, Training
 from tasks.config import models
 from tasks.data import DataSet, open_data
+from tasks.training.job import Job, set_tf32
 
 log = logging.getLogger(__name__)
 Config = Mapping[str, Any]
@@ -83,7 +83,6 @@ def train(
     """
     from tasks.fairseq_plugin.parts import Parts
     from tasks.training import processes
-    from tasks.training.job import Job
 
     monitor.stage("data", 0.0)
     set_tf32(config)
@@ -98,15 +97,6 @@ def train(
     values |= {"train/seconds": seconds, "train/epoch_seconds": seconds / len(history)}
     values[f"train/{unit}_per_second"] = units / max(seconds, 1e-9)
     return Training({k: float(v) for k, v in values.items()})
-
-
-def set_tf32(config: Config) -> None:
-    """Switch TF32 on or off, as `runtime.tf32` says, for fp32 matrix products and recurrences on a GPU.
-
-    torch's own default is TF32 for recurrences only.
-    """
-    wanted = bool(config["runtime"].get("tf32"))
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
 
 
 def save_weights(model: nn.Module, folder: Path) -> None:

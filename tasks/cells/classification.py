@@ -8,7 +8,6 @@ from typing import Any
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.classification import encode, options
-from tasks.classification.faithfulness import METRICS as FURTHER
 from tasks.classification.faithfulness import further
 from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
 from tasks.classification.predict import classified
@@ -20,7 +19,7 @@ from tasks.data.read.formats import fields_of
 from tasks.data.read.vectors import COUNTED
 
 RECIPE = (2, 1)
-METRICS = _training.TRAINING | metrics_of(MEASURED) | FURTHER
+METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.keep_attention", "task.scores", "task.deviations")
 LATER_KEYS = (*_training.LATER_KEYS, "task.scores", "encode.subword", "model.scaled")
 HUB, WAYS, EXAMPLE = "text-classification", ("classify",), 'model.classify(["..."])[0].output'

@@ -15,14 +15,13 @@ from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
 from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation, references, score
 from tasks.seq2seq.predict import predict as predict
-from tasks.seq2seq.repetition import METRICS as REPETITION
 from tasks.seq2seq.repetition import repetition
 from tasks.seq2seq.search import decode
 
 GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
 RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
-METRICS = _training.TRAINING | metrics_of(MEASURED) | REPETITION
+METRICS = _training.TRAINING | metrics_of(MEASURED)
 EVALUATION_KEYS = ("decode", "task.scores", "task.keep_attention", "task.deviations")
 LATER_KEYS = ("decode.coverage_penalty", "model.forward_links", "model.coverage_loss", "model.output")
 LATER_KEYS += _training.LATER_KEYS
@@ -106,10 +105,10 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
     if hasattr(model, "densities"):
         for h in outputs[: config["task"]["keep_attention"]]:
             measured.attention |= {f"{key}/{h.index}": value for key, value in model.densities(h.attention).items()}
+    further: dict[str, float] = {}
     if data.splits["test"].gold is not None:
-        aligned = alignment_metrics(model, data, decoding.batch_size, partial(monitor.stage, "aligning"))
-        measured.metrics |= {f"{test.name}/{name}": value for name, value in aligned.items()}
+        further |= alignment_metrics(model, data, decoding.batch_size, partial(monitor.stage, "aligning"))
     if "repetition" in config["task"]["scores"]:
-        repeated = repetition(data, outputs, fertility.aligner_of(data))
-        measured.metrics |= {f"{test.name}/{name}": value for name, value in repeated.items()}
+        further |= repetition(data, outputs, fertility.aligner_of(data))
+    measured.metrics |= {f"{test.name}/{name}": value for name, value in further.items()}
     return measured

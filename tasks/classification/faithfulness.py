@@ -13,13 +13,12 @@ weights; clusters are equal weights anywhere in the text.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from repro.protocol import Metric
 from sparse_attention.quality import attention_statistics
 from tasks.classification.encode import EncodedSplit
 from tasks.classification.metrics import pooled
@@ -28,18 +27,6 @@ from tasks.data.progress import Done, untold
 from tasks.data.symbols import UNK
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-_ERASED = (
-    "class probability of the text minus that {} the attended words, mean over 1 to 50 % of the words and over texts"
-)
-_RUNS = "runs of equal weight among neighbouring words, mean over texts"
-_DISTINCT = "distinct weights, of the words with attention, mean over texts"
-_MEASURED = [
-    Metric("comprehensiveness", "probability", 0, 3, None, _ERASED.format("without")),
-    Metric("sufficiency", "probability", 0, 3, None, _ERASED.format("of")),
-    Metric("attention_groups", "groups", 0, 2, None, _RUNS),
-    Metric("attention_clusters", "share", 0, 3, None, _DISTINCT),
-]
-METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _MEASURED}
 
 
 def further(

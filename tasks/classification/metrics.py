@@ -53,6 +53,14 @@ def _metrics() -> Iterable[Metric]:
     )
     yield Metric("monotony", "share", 0, 3, None, forward)
     yield Metric("symmetry", "share", 0, 3, None, f"weight that both directions have in common, {pairs}")
+    # of `tasks.classification.faithfulness`
+    erased = "class probability of the text minus that {} the attended words, mean over 1 to 50 % of the words and over texts"
+    yield Metric("comprehensiveness", "probability", 0, 3, None, erased.format("without"))
+    yield Metric("sufficiency", "probability", 0, 3, None, erased.format("of"))
+    runs = "runs of equal weight among neighbouring words, mean over texts"
+    yield Metric("attention_groups", "groups", 0, 2, None, runs)
+    distinct = "distinct weights, of the words with attention, mean over texts"
+    yield Metric("attention_clusters", "share", 0, 3, None, distinct)
 
 
 def _accuracy(records: Sequence[dict[str, Any]]) -> float:

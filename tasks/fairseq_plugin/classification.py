@@ -1,6 +1,5 @@
 """Text classification through fairseq's interfaces: models, a task on encoded texts, and the criterion."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,7 +69,7 @@ class Classes(SummedCriterion):
         return F.cross_entropy(logits, target, weights, reduction="sum"), log
 
 
-def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
+def groups(config: Any) -> dict[str, Any]:
+    """fairseq's configuration groups `task`, without its folder, and `criterion`, made from our configuration."""
     criterion = {"_name": "sa_classes", "class_weights": config["train"].get("class_weights") or ""}
-    return {"task": {"_name": "sa_texts", "data": str(encoded)}, "criterion": criterion}
+    return {"task": {"_name": "sa_texts"}, "criterion": criterion}

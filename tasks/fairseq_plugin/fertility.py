@@ -1,6 +1,5 @@
 """The fertility tagger through fairseq's interfaces: the model, a task on aligned pairs, and the criterion."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,6 +59,6 @@ class Tags(SummedCriterion):
         return F.cross_entropy(logits, target, weights, ignore_index=NONE, reduction="sum"), log
 
 
-def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
-    return {"task": {"_name": "sa_fertility", "data": str(encoded)}, "criterion": {"_name": "sa_tags"}}
+def groups(config: Any) -> dict[str, Any]:
+    """fairseq's configuration groups `task`, without its folder, and `criterion`, made from our configuration."""
+    return {"task": {"_name": "sa_fertility"}, "criterion": {"_name": "sa_tags"}}

@@ -40,7 +40,9 @@ class Parts:
         compat.detach_config_store()
         plugin = importlib.import_module(f"tasks.fairseq_plugin.{self.family}")
         model = model_group(self.config, models.architecture(self.family, self.config["model"]["name"]).Options)
-        return OmegaConf.create({**plugin.groups(self.config, self.encoded), "model": model})
+        made = plugin.groups(self.config)
+        made["task"]["data"] = str(self.encoded)
+        return OmegaConf.create({**made, "model": model})
 
     @cached_property
     def task(self) -> Any:

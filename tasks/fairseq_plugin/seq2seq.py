@@ -5,7 +5,6 @@ It pads sources on the left; they are shifted to be padded on the right before e
 back to the left afterwards.
 """
 
-from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -213,9 +212,9 @@ class SparseTokens(Tokens):
         return sa.losses.entmax_loss(logits, gold, alpha=output_alpha(net), **how)
 
 
-def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
+def groups(config: Any) -> dict[str, Any]:
+    """fairseq's configuration groups `task`, without its folder, and `criterion`, made from our configuration."""
     optim = config["optim"]
     averaged = {"smoothing": optim["label_smoothing"], "sentence_avg": optim["normalize"] == "sentences"}
     criterion = "sa_sparse_tokens" if config["model"].get("output") else "sa_tokens"
-    return {"task": {"_name": "sa_pairs", "data": str(encoded)}, "criterion": {"_name": criterion} | averaged}
+    return {"task": {"_name": "sa_pairs"}, "criterion": {"_name": criterion} | averaged}

@@ -1,6 +1,5 @@
 """Visual question answering through fairseq's interfaces: models, a task on encoded questions, and the criterion."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -60,8 +59,7 @@ class SoftAnswers(SummedCriterion):
         return F.binary_cross_entropy_with_logits(logits, target, reduction="sum"), log
 
 
-def groups(config: Any, encoded: Path) -> dict[str, Any]:
-    """fairseq's configuration groups `task` and `criterion`, made from our configuration."""
-    ordered = {"by_image": config["encode"]["by_image"], "seed": config["seed"]}
-    task = {"_name": "sa_questions", "data": str(encoded)} | ordered
+def groups(config: Any) -> dict[str, Any]:
+    """fairseq's configuration groups `task`, without its folder, and `criterion`, made from our configuration."""
+    task = {"_name": "sa_questions", "by_image": config["encode"]["by_image"], "seed": config["seed"]}
     return {"task": task, "criterion": {"_name": "sa_soft_answers"}}

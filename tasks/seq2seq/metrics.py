@@ -57,6 +57,13 @@ def _metrics() -> Iterator[Metric]:
     yield Metric("alignment_mass", "share", 1, 3, None, mass)
     yield Metric("diagonal_aer", "error rate (0-1)", -1, 3, None, "alignment error rate of links by relative position")
     yield Metric("alignment_left_out", "pairs", 0, 0, None, "pairs whose tokens do not spell their words")
+    yield Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2")
+    dropped = "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and"
+    yield Metric("drop_score", "%", -1, 2, None, dropped)
+    covered = "min(attention over all steps, 1), mean over source tokens"
+    yield Metric("source_coverage", "share", 1, 3, None, covered)
+    ends = "output words that end a repetition of the 1 to 4 words before"
+    yield Metric("loops", "per 1000 words", -1, 2, None, ends)
     yield Metric("unknown_share", "share", 0, 2, None, "outputs with an unknown word, replaced or not")
     yield Metric("accuracy", "%", 1, 1, None, "target tokens predicted right given the true history")
     yield Metric("loss", "bits per token", -1, 3, None, "cross-entropy given the true history")
@@ -186,51 +193,35 @@ def evaluation(
         hypotheses: the outputs for that split, in order (`tasks.seq2seq.search.decode`).
         name: name of the test set, used as the prefix of the metrics.
     """
-    pairs, language = test.splits["test"].pairs, test.languages["target"]
-    texts = _texts(test, [h.tokens for h in hypotheses], pairs)
-    values, signatures, sentences = score(scores, texts, references(test), test.options, language)
-    values |= attention_metrics(hypotheses)
-    if "attention" in scores:
-        values |= attention_shape(hypotheses)
-    metrics = {f"{name}/{k}": float(v) for k, v in values.items()}
-    found = Evaluation(metrics, {f"{name}/{k}": v for k, v in signatures.items()})
-    found.predictions = records(test, hypotheses, texts, sentences, name, keep_attention)
-    found.attention = {f"{name}/{h.index}": h.attention for h in hypotheses[:keep_attention]}
-    return found
-
-
-def attention_metrics(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
-    """Share of zeros and mean support of the attention over all steps; share of outputs with an unknown word."""
-    places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
-    zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
-    unknown = sum(h.unknown for h in hypotheses) / len(hypotheses)
-    shape = {"attention_zeros": zeros / places, "attention_support": (places - zeros) / steps}
-    return shape | {"unknown_share": unknown}
-
-
-def attention_shape(hypotheses: Sequence[Hypothesis]) -> dict[str, float]:
-    """The statistics named in SHAPES, as means over all steps of all outputs."""
-    told = [attention_statistics(h.attention) for h in hypotheses]
-    steps = sum(one["rows"] for one in told)
-    return {f"attention_{name}": sum(one[name] * one["rows"] for one in told) / steps for name, *_ in SHAPES}
-
-
-def records(
-    test: Encoded,
-    hypotheses: Sequence[Hypothesis],
-    texts: Sequence[str],
-    sentences: dict[str, np.ndarray],
-    name: str,
-    shown: int,
-) -> list[dict[str, Any]]:
-    """The stored record of each test sentence; the first `shown` ones also hold the tokens of the stored attention."""
     split, found = test.splits["test"], []
+    texts = _texts(test, [h.tokens for h in hypotheses], split.pairs)
+    values, signatures, sentences = score(scores, texts, references(test), test.options, test.languages["target"])
+    metrics = values | attention_metrics(hypotheses, "attention" in scores)
     for row, (h, text) in enumerate(zip(hypotheses, texts)):
         pair = split.pairs[h.index]
         record = {"set": name, "index": h.index, "source": pair.source, "references": list(pair.references)}
         record |= {"output": text, "score": round(h.score, 4)}
         record["sentence"] = {k: np.round(v[row], 4).tolist() for k, v in sentences.items()}
-        if row < shown:
+        if row < keep_attention:
             record |= {"source_tokens": split.source_tokens(h.index), "output_tokens": [*h.tokens, SPECIAL[EOS]]}
         found.append(record)
-    return found
+    return Evaluation(
+        metrics={f"{name}/{k}": float(v) for k, v in metrics.items()},
+        signatures={f"{name}/{k}": v for k, v in signatures.items()},
+        predictions=found,
+        attention={f"{name}/{h.index}": h.attention for h in hypotheses[:keep_attention]},
+    )
+
+
+def attention_metrics(hypotheses: Sequence[Hypothesis], shape: bool) -> dict[str, float]:
+    """Share of zeros and mean support of the attention over all steps; share of outputs with an unknown word.
+
+    With `shape`, also the statistics named in SHAPES, as means over all steps of all outputs.
+    """
+    places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
+    zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
+    found = {"attention_zeros": zeros / places, "attention_support": (places - zeros) / steps}
+    found["unknown_share"] = sum(h.unknown for h in hypotheses) / len(hypotheses)
+    told = [attention_statistics(h.attention) for h in hypotheses] if shape else []
+    rows = sum(one["rows"] for one in told)
+    return found | {f"attention_{n}": sum(one[n] * one["rows"] for one in told) / rows for n, *_ in SHAPES if told}

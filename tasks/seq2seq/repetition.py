@@ -17,25 +17,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from repro.protocol import Metric
 from tasks.seq2seq.aligner import Aligner
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.search import Hypothesis
 from tasks.seq2seq.tokenize import join_subwords
 
 LONGEST_LOOP = 4  # words
-
-
-ENDS = f"output words that end a repetition of the 1 to {LONGEST_LOOP} words before"
-COVERED = "min(attention over all steps, 1), mean over source tokens"
-ALIGNED = "DROP-score of tokens, aligned by fast_align's model, grow-diag-final-and"
-_MEASURED = [
-    Metric("rep_score", "per 100 words", -1, 2, None, "REP-score of words, n = 2, weights 1 and 2"),
-    Metric("drop_score", "%", -1, 2, None, ALIGNED),
-    Metric("source_coverage", "share", 1, 3, None, COVERED, None),
-    Metric("loops", "per 1000 words", -1, 2, None, ENDS),
-]
-METRICS = {metric.name: metric for metric in _MEASURED}
 
 
 def rep_score(outputs: Sequence[Sequence[str]], references: Sequence[Sequence[str]]) -> float:

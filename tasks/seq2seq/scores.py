@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import zip_longest
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -150,18 +151,11 @@ def _means(values: dict[str, list[float]], signature: str) -> dict[str, Any]:
     return means | {"signature": signature, "sentence": sentence}
 
 
-class _NoSynonyms:
-    """Replaces WordNet: no word has synonyms."""
-
-    def synsets(self, word: str) -> list[Any]:
-        return []
-
-
 def meteor(hyps: Sequence[str], refs: References) -> dict[str, Any]:
     """METEOR, averaged over sentences, of words joined by spaces; the best score over each sentence's references."""
     from nltk.translate.meteor_score import meteor_score
 
-    none: Any = _NoSynonyms()
+    none: Any = SimpleNamespace(synsets=lambda word: [])  # in place of WordNet
     words = ([ref.split() for ref in options] for options in refs)
     values = [meteor_score(known, hyp.split(), wordnet=none) for hyp, known in zip(hyps, words, strict=True)]
     return _means({"meteor": values}, f"nltk:{version('nltk')}|words, stems")

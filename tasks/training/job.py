@@ -16,6 +16,15 @@ from tasks.data.examples import batch_by_size_vec
 AHEAD = 10  # batches that a thread collates while an update is computed
 
 
+def set_tf32(config: Mapping[str, Any]) -> None:
+    """Switch TF32 on or off, as `runtime.tf32` says, for fp32 matrix products and recurrences on a GPU.
+
+    torch's own default is TF32 for recurrences only.
+    """
+    wanted = bool(config["runtime"].get("tf32"))
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = wanted
+
+
 @dataclass(frozen=True)
 class Job:
     """A training job. It can be pickled, so that it can be sent to the other training processes.

@@ -20,7 +20,7 @@ from repro import signals
 from repro.protocol import Monitor
 from tasks.config.nodes import shares
 from tasks.training import checkpoints
-from tasks.training.job import Job
+from tasks.training.job import Job, set_tf32
 from tasks.training.loop import run
 
 
@@ -64,7 +64,7 @@ def spread(job: Job, monitor: Monitor) -> None:
         free.bind(("127.0.0.1", 0))
         method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     named = own_mappings.pinned(job.config.get("plugins"))
-    arguments = (job, said, torch.get_num_threads(), torch.backends.cuda.matmul.allow_tf32, method, named)
+    arguments = (job, said, torch.get_num_threads(), method, named)
     with signals.deferred():
         children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
         ended, why = False, ""
@@ -101,9 +101,9 @@ class Telling:
         return lambda *arguments, **stats: self.put((kind, arguments, stats))
 
 
-def _worker(rank: int, job: Job, reports: Any, threads: int, tf32: bool, method: str, named: dict[str, str]) -> None:
+def _worker(rank: int, job: Job, reports: Any, threads: int, method: str, named: dict[str, str]) -> None:
     torch.set_num_threads(threads)
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    set_tf32(job.config)
     own_mappings.load(named)
     world = job.config["train"]["processes"]
     try:

@@ -12,7 +12,6 @@ import tasks.fairseq_plugin  # noqa: F401  registers the models
 from benchmarks import attention as bench
 from benchmarks import pages, throughput
 from benchmarks.language_model import training
-from benchmarks.language_model.data import window
 from benchmarks.language_model.model import Block, LanguageModel, rotated, turns
 from tasks.layers import attention
 
@@ -128,5 +127,5 @@ def test_densities_are_the_share_of_visible_pairs_with_weight(mapping):
 
 
 def test_a_target_is_the_next_byte():
-    x, y = window(torch.arange(100, dtype=torch.uint8), 10, 20)
+    x, y = training.window(torch.arange(100, dtype=torch.uint8), 10, 20)
     assert x.shape == y.shape == (1, 20) and torch.equal(x[:, 1:], y[:, :-1])

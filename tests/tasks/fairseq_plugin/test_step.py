@@ -63,7 +63,7 @@ def test_balanced_classes_count_the_same_in_training_alone(given):
     criterion = Classes(SimpleNamespace(encoded=encoded, target_dictionary=None), **given)
     assert criterion.summed(model.train(), sample)[0] == pytest.approx((weights * each).sum().item())
     assert criterion.summed(model.eval(), sample)[0] == pytest.approx(each.sum().item())
-    assert groups({"train": given}, Path())["criterion"]["class_weights"] == given.get("class_weights", "")
+    assert groups({"train": given})["criterion"]["class_weights"] == given.get("class_weights", "")
 
 
 @pytest.mark.parametrize("name", ["lstm", "additive", "snli"])
