@@ -4,6 +4,8 @@ import pytest
 import torch
 from small_vqa2 import write_vqa2
 
+from tasks.data.dataset import DataSet, content_sha256
+from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, PAD
 
 SMALL = ("profile=demo", "runtime.device=cpu", "train.max_epochs=1", "train.batch_size=10")
@@ -60,6 +62,21 @@ def small_cell(prepared_cell, ran, tiny, vqa2_folder, tmp_path_factory):
     return small_cell
 
 
+@pytest.fixture
+def weights_asked(monkeypatch):
+    """Of each call of `sa.sparse_attention` by our layers, whether it asked for the weights."""
+    from tasks.layers import attention
+
+    asked, whole = [], attention.sparse_attention
+
+    def watched(*inputs, **options):
+        asked.append(options["need_weights"])
+        return whole(*inputs, **options)
+
+    monkeypatch.setattr(attention, "sparse_attention", watched)
+    return asked
+
+
 def padded(rows, left: bool = False):
     longest = max(map(len, rows))
     fill = [[PAD] * (longest - len(r)) for r in rows]
@@ -96,3 +113,17 @@ def five_pairs():
         return torch.randint(20, (length,), generator=generator).tolist()
 
     return [draw(n) for n in (7, 5, 3, 2, 1)], [draw(n) for n in (4, 6, 1, 3, 5)]
+
+
+@pytest.fixture(scope="session")
+def dataset():
+    """`dataset(train=[(source, target), ...], dev=..., digits="#")`: a data set of pairs, two references each."""
+
+    def make(train=(), dev=(), test=(), references=("another reference",), name="little", **about) -> DataSet:
+        given = {"train": train, "dev": dev, "test": test}
+        splits = {split: [Pair(s, (t, *references)) for s, t in pairs] for split, pairs in given.items()}
+        hashes = {split: content_sha256(pairs) for split, pairs in splits.items()}
+        languages = {"source_lang": "fr", "target_lang": "en"}
+        return DataSet(name, "pairs", hashes, lambda progress: splits, "written here", about=languages | about)
+
+    return make

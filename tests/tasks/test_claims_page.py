@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +18,6 @@ from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED
 from tasks.commands import claims, records, results
 from tasks.config import compose
 
-ROOT = Path(__file__).parents[2]
 BLEU = "test/bleu"
 WORDS = {"question": "Is it as good?", "point": "it is as good", "says": "+.5 BLEU", "unit": "BLEU"}
 TESTED = ("evidence_translation", ("tuned",), (BLEU,), "equivalence", ("softmax",), 1.0)

@@ -21,6 +21,14 @@ EXPERIMENT = {"title": "A toy: two mappings", "profiles": {"demo": {"columns": [
 EXPERIMENT["rows"] = [{"label": mapping, "mapping": mapping} for mapping in ("softmax", "sparsemax")]
 
 
+def planned(patch, learning) -> None:
+    """`pair` is the experiment of this file."""
+    from repro.plan import experiment
+
+    page = EXPERIMENT | {"columns": {"toy": {"label": "generated", "show": SHOW, "overrides": list(learning)}}}
+    patch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
+
+
 def asked(arguments: list[str]) -> Request:
     return Request.read(arguments, REPRODUCE, ["pair"])
 
@@ -36,13 +44,10 @@ def copied(learned, outputs) -> Store:
 @pytest.fixture(scope="module")
 def folder(learned, learning, tmp_path_factory):
     """A folder like docs/results of a repository: records of a table of two trained cells, and a page that prints it."""
-    from repro.plan import experiment
-
     root = tmp_path_factory.mktemp("repository")
     outputs, at = root / "outputs", root / "docs" / "results"
-    page = EXPERIMENT | {"columns": {"toy": {"label": "generated", "show": SHOW, "overrides": list(learning)}}}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
+        planned(patch, learning)
         copied(learned, outputs)
         for _ in range(2):  # the same again
             told = records.record(asked([f"paths.outputs={outputs}"]), at)
@@ -63,15 +68,6 @@ def folder(learned, learning, tmp_path_factory):
 def written(folder, tmp_path):
     """A copy of it, in which a test changes something."""
     return shutil.copytree(folder, tmp_path / "docs" / "results")
-
-
-def test_a_page_is_what_its_records_give(folder, command, capsys):
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    assert command("results", f"to={folder}") == 0
-    assert "1 tables and 1 files computed again, 0 changed" in capsys.readouterr().out
-    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-    page = (folder / "pair.md").read_text()
-    assert page.startswith(PAGE) and "| softmax ~ | 1 |" in page and "(figures/tables/pair_demo.svg)" in page
 
 
 def test_what_was_edited_is_written_again(written, folder):
@@ -106,10 +102,7 @@ def test_records_of_another_machine_are_added_and_none_is_dropped(
     written, folder, learning, tmp_path, monkeypatch, capsys
 ):
     """Seed 2 comes from there, seed 1 stays; the next command may name one of them."""
-    from repro.plan import experiment
-
-    page = EXPERIMENT | {"columns": {"toy": {"label": "generated", "show": SHOW, "overrides": list(learning)}}}
-    monkeypatch.setattr(compose, "experiment", lambda name, profile: experiment.read(page, name, profile))
+    planned(monkeypatch, learning)
     none, there = f"paths.outputs={tmp_path / 'none'}", tmp_path / "lease"
     path, keys = written / "records" / "pair_demo.jsonl", []
     asked_there, first = archive.read(path)

@@ -125,24 +125,12 @@ def test_one_mapping_of_a_plugin_is_the_same_cell_by_its_name_and_as_custom(plug
         search.main(read("task=toy", plugin, "mapping=softmax,ourmax", "hydra/sweeper=optuna"))
 
 
-OWN = """
+ERRORS = """
 mapping=softmax,ourmx PLUGIN | 'ourmx' is unknown (did you mean 'ourmax'?) | plugins has: ourmax
 mapping=softmax,ourmax | needs plugins=[FILE.py]; mapping=sparsemax mapping.name=softmax | not for sparsemax
 mapping=softmax,ourmax mapping.betta=1,2 PLUGIN | mapping.betta is not a parameter of softmax, ourmax | 'beta'
 mapping=glob(s*max) mapping.name=ourmax PLUGIN | is for mapping=custom; mapping=ourmax mapping.betta=1 PLUGIN | mapping.betta
 mapping=ourmax mapping.name=softmax PLUGIN | is for mapping=custom, not for
-"""
-
-
-@pytest.mark.parametrize("line", OWN.strip().replace("\n", ";").split(";"))
-def test_errors_of_mappings_of_plugins(resolved, plugin, line):
-    typed, *said = line.replace("PLUGIN", plugin).split(" | ")
-    with pytest.raises(ConfigError) as caught:
-        resolved(*typed.split())
-    assert all(text.strip() in str(caught.value) for text in said), caught.value
-
-
-ERRORS = """
 mapping=glob(fo*) | matches nothing | fusedmax; mapping.gamma=interval(0,1) | optuna; mapping=fusedmx,softmax | 'fusedmax'
 optim.lr=-1,-2 | optim.lr=-1 | optim.lr=-2; mapping=glob(*) train.max_epochs=0 | train.max_epochs=0
 mapping=softmax,fusedmax mapping.lamda=1,2 | mapping.lamda is not a parameter of softmax, fusedmax | 'lam'
@@ -150,8 +138,8 @@ mapping=softmax,fusedmax mapping.lamda=1,2 | mapping.lamda is not a parameter of
 
 
 @pytest.mark.parametrize("line", ERRORS.strip().replace("\n", ";").split(";"))
-def test_errors(resolved, line):
-    typed, *said = line.split("|")
+def test_errors(resolved, plugin, line):
+    typed, *said = line.replace("PLUGIN", plugin).split(" | ")
     with pytest.raises(ConfigError) as caught:
         resolved(*typed.split())
     assert all(text.strip() in str(caught.value) for text in said), caught.value

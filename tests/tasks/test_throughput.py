@@ -13,7 +13,6 @@ from benchmarks import attention as bench
 from benchmarks import pages, throughput
 from benchmarks.language_model import training
 from benchmarks.language_model.model import Block, LanguageModel, rotated, turns
-from tasks.layers import attention
 
 SIZES = throughput.Sizes(words=30, batch=4, shortest=2, longest=6, beam=3, output=5)
 SMALL = ("model.hidden_dim=8", "model.dropout=0")
@@ -43,18 +42,14 @@ def test_the_page_keeps_its_other_sections_and_shows_what_misses_its_goal():
     assert pages.renewed(page, "", "# New\n") == f"# New\n\n{fused}\n{section}"
 
 
-def test_steps_over_documents_on_both_paths(monkeypatch):
-    asked, whole = [], attention.sparse_attention
-    monkeypatch.setattr(
-        attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o)
-    )
+def test_steps_over_documents_on_both_paths(weights_asked, monkeypatch):
     sizes = bench.Documents(words=9, batch=4)
     step, density = bench.document_training("sparsemax", "library", sizes)
     step()
-    assert asked == [False] * 2 and 0 < density() < 1
-    asked.clear()
+    assert weights_asked == [False] * 2 and 0 < density() < 1
+    weights_asked.clear()
     bench.document_training("sparsemax", "composition", sizes)[0]()
-    assert asked == [True] * 2
+    assert weights_asked == [True] * 2
     monkeypatch.setattr(bench, "peak_memory", lambda step, *case: 10.0)
     rows = bench.measure_documents(sizes, 0.01, ["softmax", "sparsemax"])
     assert [(row.mapping, row.path) for row in rows] == [*itertools.product(("softmax", "sparsemax"), bench.PATHS)]

@@ -6,12 +6,10 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
-from repro.errors import ConfigError
 from tasks.classification.models.imdb_bilstm import DocumentCnn
-from tasks.classification.predict import collate, predict
+from tasks.classification.predict import collate
 from tasks.config import models
 from tasks.data.symbols import EOS, PAD
-from tasks.layers import attention
 from tasks.layers.lstm import BiLstm
 from tasks.layers.words import WordVectors
 
@@ -58,7 +56,7 @@ ROWS = [n for n in models.row_mappings() if sa.spec(n).domain == "real"]
 
 @pytest.mark.parametrize("mapping", ROWS)
 def test_self_attention_with_every_mapping(
-    toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, monkeypatch, mapping
+    toy, build_model, assert_no_part_of_the_batch, assert_loss_reaches_every_parameter, weights_asked, mapping
 ):
     data = toy("toy_reviews")
     model = build_model("imdb_transformer", data, mapping, **SELF)
@@ -69,11 +67,9 @@ def test_self_attention_with_every_mapping(
     extra = assert_no_part_of_the_batch(model.double(), data.splits["test"], spread=1e-3)
     assert torch.allclose(extra["attention"]["words"].sum(-1), torch.ones(12).double())
     model.float()
-    asked, whole = [], attention.sparse_attention
-    with monkeypatch.context() as patch:  # no matrix of weights is computed
-        patch.setattr(attention, "sparse_attention", lambda *x, **o: asked.append(o["need_weights"]) or whole(*x, **o))
-        model(*collate(data.splits["test"], range(5)))
-    assert asked == [False] * len(model.layers)
+    weights_asked.clear()
+    model(*collate(data.splits["test"], range(5)))
+    assert weights_asked == [False] * len(model.layers)
     if mapping != "hardmax":  # which has no gradient
         assert_loss_reaches_every_parameter(model, data.splits["train"])
 
@@ -152,20 +148,3 @@ def test_word_dropout_hides_words_in_training_only(toy, build_model, name):
     assert not torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
     model.train()
     assert torch.allclose(model(texts, lengths)[0], model(others, lengths)[0])
-
-
-def test_a_new_architecture_is_one_file(toy, build_model, tmp_path, monkeypatch):
-    from tasks.classification import models as room
-
-    code = "from tasks.classification.models.imdb_transformer import PLACES, Model, Options\n"
-    (tmp_path / "mine.py").write_text(code)
-    monkeypatch.setattr(room, "__path__", [*room.__path__, str(tmp_path)])
-    assert models.names("classification") == ["esim", "imdb_bilstm", "imdb_transformer", "mine", "snli_attentive"]
-    data = toy("toy_reviews")
-    model = build_model("mine", data, "sparsemax", **SELF)
-    found = [batch.attention["words"] for batch in predict(model, data.splits["test"])]
-    assert model.vectors.dim == 6 and any((p == 0).any() for p in found)
-    with pytest.raises(ConfigError, match=r"head is unknown \(did you mean 'heads'"):
-        build_model("mine", data, "sparsemax", head=3)
-    with pytest.raises(ConfigError, match="did you mean 'mine'"):
-        models.architecture("classification", "mines")

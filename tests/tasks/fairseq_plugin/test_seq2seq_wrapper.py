@@ -1,7 +1,7 @@
 """Models behind fairseq's interfaces: one attention in training, decoding and its search; configurations lose nothing."""
 
 import argparse
-from dataclasses import dataclass, field
+from dataclasses import make_dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 import sparse_attention as sa
 from repro.errors import ConfigError
-from repro.options import choice, flag, integer, listing, number, plain, read, text
+from repro.options import plain, read, text
 from tasks.config import models
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
@@ -26,8 +26,6 @@ from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import beam_search
 
 FUSED = ("fusedmax", {"lam": 0.1, "gamma": 0.1})  # untrained scores are flat, and there shall be zeros here
-SHAPES = [{"input_feeding": f, "bidirectional": b} for f in (True, False) for b in (True, False)]
-TRANSFORMERS = [{"arch": "sa_transformer", "pre_norm": p} for p in (True, False)]
 
 
 def whole(model, net_input):
@@ -36,25 +34,12 @@ def whole(model, net_input):
     return logits, extra["attn"][0]
 
 
-@pytest.mark.parametrize("options", [*SHAPES, *TRANSFORMERS], ids=str)
-@pytest.mark.parametrize("left", [False, True], ids=["right", "left"])
-def test_training_path_equals_incremental_decoding(build, sentences, options, left):
-    """With beams reordered at every step, as a search does: hypothesis i continues sentence order[i]."""
-    model = build(*FUSED, **options)
-    net_input = sentences(left)["net_input"]
-    order = torch.tensor([3, 0, 4, 1, 2])
-    with torch.no_grad():
-        logits, attention = whole(model, net_input)
-        encoded = model.encoder.forward_torchscript(net_input)
-        state: dict = {}
-        now = torch.arange(5)
-        for t in range(logits.size(1)):
-            tokens = net_input["prev_output_tokens"][now, : t + 1]
-            step, extra = model.decoder(tokens, encoder_out=encoded, incremental_state=state)
-            torch.testing.assert_close(step[:, -1], logits[now, t], atol=1e-5, rtol=0)
-            torch.testing.assert_close(extra["attn"][0][:, -1], attention[now, t], atol=1e-5, rtol=0)
-            model.decoder.reorder_incremental_state_scripting(state, order)
-            encoded, now = model.encoder.reorder_encoder_out(encoded, order), now[order]
+def test_a_source_padded_on_the_left_has_its_attention_there(build, sentences):
+    model, right, left = build(*FUSED), sentences()["net_input"], sentences(left=True)["net_input"]
+    (logits, attention), (same, moved) = whole(model, right), whole(model, left)
+    torch.testing.assert_close(same, logits)
+    for i, length in enumerate(right["src_lengths"].tolist()):
+        torch.testing.assert_close(moved[i, :, -length:], attention[i, :, :length])
 
 
 def criterion(of=Tokens, **options):
@@ -143,14 +128,15 @@ SOURCES = [[3, 9, 15, 6], [7, 7], [19], [11, 12, 13, 14, 2], [5, 9, 5]]
 
 @pytest.mark.parametrize("mapping, params", [("softmax", {}), ("fusedmax", {"gamma": 0.1})])
 @pytest.mark.parametrize("beam, penalty", [(1, 1.0), (4, 1.0), (4, 0.3), (15, 1.0)])
-@pytest.mark.parametrize("ends", [-1.0, 1.0, 3.0])
-def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penalty, ends):
+@pytest.mark.parametrize("ends, left", [(-1.0, False), (1.0, True), (3.0, False)])
+def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penalty, ends, left):
+    """Of fairseq's search, with the wrapped model's steps, also of sources padded on the left; and of ours."""
     model = build(mapping, params, bidirectional=True, init_range=1.0, seed=4)
     with torch.no_grad():
         model.net.generator.bias[symbols.eos()] += ends  # outputs end early, late or at the limit
-    net_input = batch(SOURCES, [[1]] * 5)["net_input"]
+    net_input, given = (batch(SOURCES, [[1]] * 5, side)["net_input"] for side in (False, left))
     generator = SequenceGenerator([model], symbols, beam_size=beam, max_len_a=0, max_len_b=7, len_penalty=penalty)
-    theirs = generator.generate([model], {"net_input": net_input})
+    theirs = generator.generate([model], {"net_input": given})
     rules = {"beam": beam, "max_len_b": 7, "len_penalty": penalty, "length": "average", "stop": "all"}
     options = read(Decode, rules, "decode")
     ours = beam_search(model.net, net_input["src_tokens"], net_input["src_lengths"], options)
@@ -158,48 +144,45 @@ def test_the_same_hypotheses(build, batch, symbols, mapping, params, beam, penal
         assert [h.ids for h in found] == [h["tokens"].tolist() for h in expected]
         for h, e in zip(found, expected):
             assert h.score == pytest.approx(float(e["score"]), abs=1e-4)
-            torch.testing.assert_close(h.attention, e["attention"].t()[:, : len(source)].float(), atol=1e-5, rtol=0)
+            words = slice(-len(source), None) if left else slice(len(source))
+            torch.testing.assert_close(h.attention, e["attention"].t()[:, words].float(), atol=1e-5, rtol=0)
 
 
 FAMILIES = ("seq2seq", "classification", "vqa")
 
 
-def given(option, value):
-    """An option with a default, as `defaults` makes it."""
-    return field(default_factory=lambda: value, metadata=option.metadata)
+# what is typed, and the options that it sets
+LINES = [
+    (
+        ("seq2seq", "lstm"),
+        "--hidden-dim 6 --dropout 0.25 --input-feeding --residual --attention dot --output sparsemax",
+        {"hidden_dim": 6, "dropout": 0.25, "attention": "dot", "output": "sparsemax"},
+    ),
+    (("vqa", "mcan"), "--cnn-channels [3,4]", {"cnn_channels": [3, 4]}),
+]
 
 
-@dataclass(kw_only=True)
-class Everything:
-    """One option of each kind, and one without a default."""
-
-    size: int = given(integer(low=1, help="size"), 3)
-    rate: float = given(number(), 0.5)
-    on: bool = given(flag(), True)
-    off: bool = given(flag(), False)
-    kind: str = given(choice("a", "b"), "a")
-    most: int | None = given(integer(optional=True), None)
-    strides: list = given(listing(integer(low=1)), [1, 2])
-    label: str = text()
-
-
-def test_the_command_line_sets_every_option_and_values_survive_fairseqs_configuration():
-    made = config_class("made", *entries(Everything))
-    parser = argparse.ArgumentParser()
+@pytest.mark.parametrize("architecture, line, values", LINES)
+def test_the_command_line_sets_options_and_values_survive_fairseqs_configuration(architecture, line, values):
+    options, made = (
+        models.architecture(*architecture).Options,
+        MODEL_DATACLASS_REGISTRY[registered_name(architecture[1])],
+    )
+    parser, plainly = argparse.ArgumentParser(), plain(options())
     gen_parser_from_dataclass(parser, made())
-    line = ["--size", "5", "--rate", "0.25", "--on", "--off", "--kind", "b", "--most", "7", "--strides", "[3]"]
-    found = values_of(made.from_namespace(parser.parse_args([*line, "--label", "x"])), Everything)
-    numbers = {"size": 5, "rate": 0.25, "most": 7, "strides": [3]}
-    assert plain(read(Everything, found, "")) == numbers | {"on": False, "off": True, "kind": "b", "label": "x"}
-    unset = values_of(made.from_namespace(parser.parse_args([])), Everything)
+    found = values_of(made.from_namespace(parser.parse_args(line.split())), options)
+    turned = {name: not plainly[name] for name in ("input_feeding", "residual") if name in plainly}
+    assert found == plainly | values | turned
+    group = architectures.model_group({"model": {"name": "x"} | found, "mapping": {"name": "softmax"}}, options)
+    given = OmegaConf.create({name: group[name] for name in found})
+    assert values_of(OmegaConf.merge(OmegaConf.structured(made), given), options) == found
+
+
+def test_an_option_without_a_default_must_be_set():
+    needed = make_dataclass("Needed", [("label", str, text())])
+    unset = values_of(config_class("needed", *entries(needed))(), needed)
     with pytest.raises(ConfigError, match=r"model\.label must be set"):
-        read(Everything, unset, "model")
-    values = plain(Everything(size=9, on=False, most=None, strides=[4, 5], label="y"))
-    assert unset == {k: v for k, v in plain(Everything(label="")).items() if k != "label"}
-    config = {"model": {"name": "x"} | values, "mapping": {"name": "softmax"}}
-    group = architectures.model_group(config, Everything)
-    given = OmegaConf.create({name: group[name] for name in values})
-    assert values_of(OmegaConf.merge(OmegaConf.structured(made), given), Everything) == values
+        read(needed, unset, "model")
 
 
 @pytest.mark.parametrize("family", FAMILIES)

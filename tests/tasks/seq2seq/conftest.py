@@ -5,8 +5,6 @@ import torch
 
 import sparse_attention as sa
 from repro.options import read
-from tasks.data.dataset import DataSet, content_sha256
-from tasks.data.records import Pair
 from tasks.data.symbols import FIRST, PAD
 from tasks.seq2seq.models import lstm
 
@@ -63,17 +61,3 @@ def assert_alone_as_in_a_batch():
             assert attention[i, :, length:].eq(0).all()
 
     return check
-
-
-@pytest.fixture(scope="session")
-def dataset():
-    """`dataset(train=[(source, target), ...], dev=..., digits="#")`: a data set of pairs, two references each."""
-
-    def make(train=(), dev=(), test=(), references=("another reference",), name="little", **about) -> DataSet:
-        given = {"train": train, "dev": dev, "test": test}
-        splits = {split: [Pair(s, (t, *references)) for s, t in pairs] for split, pairs in given.items()}
-        hashes = {split: content_sha256(pairs) for split, pairs in splits.items()}
-        languages = {"source_lang": "fr", "target_lang": "en"}
-        return DataSet(name, "pairs", hashes, lambda progress: splits, "written here", about=languages | about)
-
-    return make

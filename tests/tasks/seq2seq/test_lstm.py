@@ -55,23 +55,6 @@ def test_training_is_what_the_search_sees(
         assert attention.min() >= 0 and attention.masked_select(padding).eq(0).all()
 
 
-def test_the_encoder_is_torchs_lstm_whose_directions_start_the_layers_of_the_decoder(build, sentences):
-    """The joined states of two directions in two layers, for one unpadded sentence; residual adds the words."""
-    model, tokens = build(bidirectional=True, layers=2), sentences[0]["src_tokens"][:1]
-    lengths = torch.tensor([tokens.size(1)])
-    memory = model.encode(tokens, lengths)
-    states, hidden = model.encoder(model.source_embed(tokens))
-    torch.testing.assert_close(memory["states"], states)
-    for name, last in zip("hc", hidden):  # [layer 0 forward, backward, layer 1 forward, ...]
-        torch.testing.assert_close(memory[name][0], torch.cat((last[0::2, 0], last[1::2, 0]), -1))
-    half = states.size(-1) // 2
-    torch.testing.assert_close(memory["h"][0, 1, :half], states[0, -1, :half])  # read to the end
-    torch.testing.assert_close(memory["h"][0, 1, half:], states[0, 0, half:])  # read to the beginning
-    plain, residual = build(embed_dim=8), build(embed_dim=8, residual=True)
-    one, two = (m.encode(tokens, lengths)["states"] for m in (plain, residual))
-    torch.testing.assert_close(two, one + plain.source_embed(tokens))
-
-
 @pytest.mark.parametrize("feeding", [True, False])
 def test_mask_padding_false_differs_in_training_only(build, sentences, feeding):
     masked, open_ = (build("softmax", mask_padding=m, input_feeding=feeding, dropout=0.0) for m in (True, False))
@@ -91,24 +74,6 @@ def test_the_mappings_own_parameter_is_left_as_it_is():
     model = lstm.Model(options, 9, 9, {"cross": learned})
     assert learned.lam.item() == 0.5
     assert model.source_embed.weight is model.target_embed.weight is model.generator.weight
-
-
-def test_packing_on_the_host_is_torchs_packing():
-    from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-
-    from tasks.layers.lstm import packed
-
-    torch.manual_seed(1)
-    lstm, x = torch.nn.LSTM(3, 4, 2, batch_first=True, bidirectional=True), torch.randn(40, 6, 3)
-    for lengths in (torch.randint(1, 6, (40,)), torch.randint(1, 6, (40,)).sort(descending=True)[0]):
-        given = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        out, (h, c) = lstm(given)
-        calls = []
-        with lstm.register_forward_hook(lambda *_, calls=calls: calls.append(1)):
-            states, hidden = packed(lstm, x, lengths)
-        assert len(calls) == len(lengths.unique()), "one for each length"
-        expected = pad_packed_sequence(out, batch_first=True, total_length=6)[0]
-        torch.testing.assert_close((states, *hidden), (expected, h, c))
 
 
 def test_a_processor_without_a_half_precision_lstm_runs_half_precision(monkeypatch):

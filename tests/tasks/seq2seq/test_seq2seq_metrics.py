@@ -3,7 +3,6 @@
 import json
 import random
 from functools import cache
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from repro.files import sealed
 from repro.options import read
 from repro.statistics import corpus_bleu, noise_of
 from tasks.data import NullProgress
-from tasks.data.records import Pair
 from tasks.data.symbols import EOS, FIRST, UNK
 from tasks.seq2seq import baselines as module
 from tasks.seq2seq import metrics
@@ -94,25 +92,16 @@ def test_an_evaluation_by_hand(encoded):
     assert list(found.attention) == ["further/0"] and found.attention["further/0"] is outputs[0].attention
 
 
-def test_outputs_that_select_are_greedy_and_no_longer_than_a_reference(encoded, monkeypatch):
-    (trained, _), seen = encoded(PAIRS, PAIRS, PAIRS), []
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_processes_that_share_dev_score_its_outputs_in_order(encoded, monkeypatch, world):
+    texts = [f"dev sentence number {i} of seven in order" for i in range(7)]
+    trained, _ = encoded(PAIRS, [("source", text) for text in texts], PAIRS)
 
-    def decoded(model, data, options, *, inputs, split, share):
-        seen.append((options.beam, options.max_len_a, options.max_len_b, options.replace_unk, inputs, split))
-        return [[Hypothesis([], torch.zeros(0), 0.0, i, ["the", "dog"])] for i in range(2)[share]]
+    def decoded(*_, split, share, **__):
+        assert split == "dev"
+        return [[Hypothesis([], torch.zeros(0), 0.0, i, texts[i].split())] for i in range(7)[share]]
 
     monkeypatch.setattr(metrics, "decode", decoded)
-    assert metrics.dev_outputs(None, trained, slice(1, None)) == ["the dog"]
-    assert seen == [(1, 0.0, 5, True, None, "dev")]
-
-
-@pytest.mark.parametrize("world", [1, 2, 3])
-def test_processes_that_share_dev_score_its_outputs_in_order(monkeypatch, world):
-    texts = [f"dev sentence number {i} of seven in order" for i in range(7)]
-    split = SimpleNamespace(pairs=[Pair("", (text,)) for text in texts])
-    given = {"options": read(Encode, {}, "encode"), "languages": {"target": "en"}, "digits": None}
-    encoded = SimpleNamespace(splits={"dev": split}, **given)
-    monkeypatch.setattr(metrics, "dev_outputs", lambda net, data, share: texts[share])
 
     def gather(found, mine):
         found[:] = [texts[rank::world] for rank in range(world)]
@@ -120,9 +109,9 @@ def test_processes_that_share_dev_score_its_outputs_in_order(monkeypatch, world)
 
     monkeypatch.setattr(torch.distributed, "all_gather_object", gather)
     for rank in range(world):
-        found = metrics.dev_scores(None, encoded, "bleu", rank, world)
+        found = metrics.dev_scores(None, trained, "bleu", rank, world)
         assert found["dev/bleu"] == 100 and found["dev/decode_seconds"] >= 0
-    assert metrics.dev_scores(None, encoded, "loss", 0, world) == {}
+    assert metrics.dev_scores(None, trained, "loss", 0, world) == {}
 
 
 def test_numbers_are_restored_before_scoring(encoded):

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tasks.layers import lstm as lstm_module
@@ -61,14 +62,18 @@ def test_gradients_with_dropout_and_where_nothing_depends_on_the_query(monkeypat
 
 
 @pytest.mark.parametrize("lengths", [(5, 3, 3, 1), (2, 7, 1, 7)], ids=["sorted", "not sorted"])
-def test_packing_at_once(lengths):
+def test_packing_is_torchs_on_the_host_by_length_and_at_once(lengths):
     torch.manual_seed(1)
-    encoder, x = lstm_module.Lstm(3, 4, 2, batch_first=True).double(), torch.randn(4, 8, 3).double()
-    lengths = torch.tensor(lengths)
+    encoder = lstm_module.Lstm(3, 4, 2, batch_first=True, bidirectional=True).double()
+    x, lengths, calls = torch.randn(4, 8, 3).double(), torch.tensor(lengths), []
+    out, last = encoder(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))
+    expected = pad_packed_sequence(out, batch_first=True, total_length=8)[0], last
     with Count() as counted:
-        found = lstm_module.packed_at_once(encoder, x, lengths)
+        torch.testing.assert_close(lstm_module.packed_at_once(encoder, x, lengths), expected)
     assert not counted.names["_pack_padded_sequence"]
-    torch.testing.assert_close(found, lstm_module.packed(encoder, x, lengths))
+    with encoder.register_forward_hook(lambda *_: calls.append(1)):
+        torch.testing.assert_close(lstm_module.packed(encoder, x, lengths), expected)
+    assert len(calls) == len(lengths.unique()), "one for each length"
 
 
 def test_packing_at_once_for_an_lstm_in_half_precision(monkeypatch):
