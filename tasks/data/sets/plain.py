@@ -56,22 +56,19 @@ def load(manifest: Manifest, options: Any, root: Path, progress: Progress) -> Da
             raise DataError(what, f"expected one of {', '.join(numbers)}", step)
         return Example((*texts,), numbers[row[label]])
 
-    texts_about = {"classes": list(classes.values()), "fields": names}
-    about = texts_about
+    about = {"classes": list(classes.values()), "fields": names}
     if kind == "pairs":
         about = options.about() if hasattr(options, "source_lang") else manifest.get("languages", ENGLISH)
-    about = about | manifest.get("about", {})
-    more: dict[str, Any] = {"limits": options.limits, "about": about}
-    if "parallel" in manifest and (options.path or "columns" not in manifest):
-        folder = sources.located(manifest, options.path, root)
-        places = [folder, *(place for one in manifest["folders"] for place in sorted(folder.glob(one)))]
-        files = manifest["parallel"].items()
-        wanted = {split: [[name.format(**about) for name in side] for side in sides] for split, sides in files}
-        splits, stamps = line_pairs(places, wanted, manifest["get"], progress)
-        more["counts"] = {split: len(pairs) for split, pairs in splits.items()}
-        return make(manifest, kind, lambda progress: splits, manifest["title"], sources=stamps, **more)
+    more: dict[str, Any] = {"limits": options.limits, "about": about | manifest.get("about", {})}
     if "package" not in manifest:
-        splits, stamps = hub.load(manifest, root, progress, record)
+        if "parallel" in manifest and (options.path or "columns" not in manifest):
+            folder = sources.located(manifest, options.path, root)
+            places = [folder, *(place for one in manifest["folders"] for place in sorted(folder.glob(one)))]
+            files = manifest["parallel"].items()
+            wanted = {split: [[name.format(**about) for name in side] for side in sides] for split, sides in files}
+            splits, stamps = line_pairs(places, wanted, manifest["get"], progress)
+        else:
+            splits, stamps = hub.load(manifest, root, progress, record)
         more["counts"] = {split: len(records) for split, records in splits.items()}
         return make(manifest, kind, lambda progress: splits, manifest["title"], sources=stamps, **more)
     group = columns.get("group")

@@ -98,13 +98,18 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("tasks.data.sets.mine", None)
 
 
-def test_an_incomplete_loader_and_a_set_without_a_manifest_are_refused_with_their_files(mine, monkeypatch):
+def test_an_incomplete_set_is_refused_with_its_files(mine, monkeypatch, tmp_path):
     for old, new in (("", ""), ("SETS", "SET"), ('"texts"', '"text"')):
         if old:
             mine(old, new)
         must = "must have SETS = {'mine': Loader(KIND, load)}, where KIND is pairs or texts or questions or features"
         told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
         assert data.problems({"name": "mine"}, "pairs") == [told]
+    mine('{"words": integer()}', "{}")
+    assert "configs/data/mine.yaml: words is an option of no data set" in data.problems({"name": "mine"})[0]
+    mine()
+    (tmp_path / "data" / "mine.yaml").unlink()
+    assert "configs/data/mine.yaml is missing" in data.problems({"name": "mine"})[0]
     monkeypatch.undo()
     monkeypatch.setattr("tasks.data.access.names_in", lambda group: ["mine"])
     assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
