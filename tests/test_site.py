@@ -15,9 +15,6 @@ for package in ("mkdocs", "math_core", "mkdocstrings"):
 ROOT = Path(__file__).parents[1]
 
 
-DESK, PHONE = 1400, 390
-
-
 @pytest.fixture(scope="module")
 def hooks():
     spec = importlib.util.spec_from_file_location("docs_hooks", ROOT / "docs" / "hooks.py")

@@ -153,7 +153,3 @@ def test_scores_that_are_no_tree_s_are_refused():
     x = torch.randn(3, 4)
     with pytest.raises(ValueError, match=r"scores \(3, 4\) are not square; to align two texts use sparsemap_matching"):
         sa.sparsemap_tree(x)
-    with pytest.raises(ValueError, match="sparsemap_tree works over a tree; attention needs a mapping"):
-        sa.sparse_attention(x, x, x, "sparsemap_tree")
-    with pytest.raises(TypeError, match="scores is a nested tensor"):
-        sa.sparsemap_tree(torch.nested.nested_tensor([torch.randn(2, 2)], layout=torch.jagged))
