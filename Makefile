@@ -72,7 +72,7 @@ bench-lm: developer ## train a causal language model over 4,096 bytes with softm
 	@$(RUN)/bench.py language_model $(ARGS)
 bench-length: developer ## train small decoders on 4 to 16 symbols and test them on up to 128; writes docs/results/length.md
 	@$(RUN)/bench.py length $(ARGS)
-bench-training: developer ## time training and beam search of every mapping against softmax and plain loops; writes its section of docs/reference/benchmarks.md
+bench-training: developer ## time training and beam search of every mapping against softmax; writes its section of docs/reference/benchmarks.md
 	@$(RUN)/bench.py training $(ARGS)
 bench-host: developer ## time what a GPU call costs the host, without a GPU (docs/reference/gpu.md); ARGS='--against FOLDER' compares with another checkout
 	@$(BIN)/python benchmarks/host.py $(ARGS)

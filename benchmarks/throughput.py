@@ -111,11 +111,6 @@ def configuration(model: Sequence[str], mapping: str, sizes: Sizes, folder: Path
         return compose([*data, *model, f"mapping={mapping}", *how, *places])
 
 
-def encode(config: Mapping[str, Any]) -> Path:
-    """Encode the data of a configuration. Returns the folder with the encoded data."""
-    return Path(importlib.import_module(module_of(config)).prepare(config, NullProgress()).folder)
-
-
 class Updates:
     """Our training of a translation model; each call makes one update.
 
@@ -164,7 +159,8 @@ def measure(
 ) -> list[Table]:
     """Measure one of `MODELS`. Returns the tables of training and of beam search."""
     configs = {m: configuration(MODELS[model], m, sizes, folder, device) for m in ("softmax", *mappings)}
-    path = encode(configs["softmax"])
+    family = importlib.import_module(module_of(configs["softmax"]))
+    path = Path(family.prepare(configs["softmax"], NullProgress()).folder)
     encoded = open_encoded(path)
     say(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
     ours = {m: Updates(c, path, folder) for m, c in configs.items()}

@@ -10,7 +10,7 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -225,18 +225,9 @@ COUNT = 128  # sequences of each length
 DESIGNED = "2026-11-29"  # the day of the commit that fixed all of this
 
 
-Stage = tuple[str, list[tuple[int, float]], tuple[int, ...], int]
-
-
 def those(rows: Rows, task: str, attention: str, stage: str) -> Rows:
     """The models of one stage."""
     return [row for row in rows if (row["task"], row["attention"], row["stage"]) == (task, attention, stage)]
-
-
-def stages(task: str, attention: str, rows: Rows) -> Iterator[Stage]:
-    """The two stages: name, (seed, rate) of each model, lengths, and seed of the data. ``rows`` decide the second's rate."""
-    yield "rate", [(0, rate) for rate in RATES[task]], DEV, 70_000
-    yield "test", [(seed, chosen(rows, task, attention)) for seed in SEEDS[task]], TESTS, 80_000
 
 
 def chosen(rows: Rows, task: str, attention: str) -> float:
@@ -257,7 +248,11 @@ def run(file: Path, say: Callable[[str], None]) -> None:
     order = sorted(itertools.product(TASKS, ATTENTIONS), key=lambda both: both[1] == LAST)
     for task, attention in order:
         o, rows = OPTIONS[task], read(file)
-        for stage, models, lengths, data in stages(task, attention, rows):
+        for stage, lengths, data in (("rate", DEV, 70_000), ("test", TESTS, 80_000)):
+            if stage == "rate":
+                models = [(0, rate) for rate in RATES[task]]
+            else:
+                models = [(seed, chosen(rows, task, attention)) for seed in SEEDS[task]]
             known = {(row["seed"], row["rate"]) for row in those(rows, task, attention, stage)}
             if not (left := [one for one in models if one not in known]):
                 continue

@@ -8,8 +8,8 @@ from typing import Any
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, metrics_of
 from tasks.cells import _training
 from tasks.classification import encode, options
-from tasks.classification.faithfulness import further
-from tasks.classification.metrics import MEASURED, baselines, macro_f1, score
+from tasks.classification.faithfulness import faithfulness
+from tasks.classification.metrics import MEASURED, baselines, score
 from tasks.classification.predict import classified
 from tasks.classification.predict import graph as graph
 from tasks.classification.predict import predict as batches_of
@@ -69,12 +69,13 @@ def line(text: str, number: int, encoding: encode.Encoded) -> str | tuple[str, .
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     (model, _), data = load(config, folder), encode.open_encoded(test.folder)
     scores, split = config["task"].get("scores") or (), data.splits["test"]
-    part = 0.1 if scores else 1.0  # share of the time spent on predictions
+    erases = "faithfulness" in scores
+    part = 0.1 if erases else 1.0  # share of the time spent on predictions
     size = config["train"]["batch_size_valid"]
     batches = batches_of(model, split, size, lambda share: monitor.stage("testing", part * share))
-    batches = list(batches) if scores else batches
-    found = score(data, batches, test.name, config["task"]["keep_attention"])
-    more = further(model, split, batches, scores, lambda share: monitor.stage("testing", part + (1 - part) * share))
-    more |= {"macro_f1": macro_f1(found.predictions)} if "macro_f1" in scores else {}
-    found.metrics |= {f"{test.name}/{name}": value for name, value in more.items()}
+    batches = list(batches) if erases else batches
+    found = score(data, batches, test.name, config["task"]["keep_attention"], scores)
+    if erases:
+        more = faithfulness(model, split, batches, lambda share: monitor.stage("testing", part + (1 - part) * share))
+        found.metrics |= {f"{test.name}/{name}": value for name, value in more.items()}
     return found

@@ -1,4 +1,4 @@
-"""Optional, more expensive metrics: faithfulness (does the class depend on the attended words?) and equal weights.
+"""Optional, more expensive metrics: does the class depend on the attended words?
 
 Faithfulness (DeYoung et al. 2020): let r be the attended words of a text x, and m(x) the probability of the class that
 the model predicts for x. Then
@@ -8,8 +8,7 @@ the model predicts for x. Then
 
 r consists of the 1, 5, 10, 20 or 50 percent of the words with the largest weights: at least one word, and no words of
 zero weight. Both metrics are means over the five percentages. Words are deleted from the text; an empty text is
-replaced by one unknown word. If an example has two texts, only the first is changed. Groups are runs of equal
-weights; clusters are equal weights anywhere in the text.
+replaced by one unknown word. If an example has two texts, only the first is changed.
 """
 
 import math
@@ -19,36 +18,21 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from sparse_attention.quality import attention_statistics
 from tasks.classification.encode import EncodedSplit
-from tasks.classification.metrics import pooled
 from tasks.classification.predict import Batch, padded
-from tasks.data.progress import Done, untold
+from tasks.data.progress import Done
 from tasks.data.symbols import UNK
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 
-def further(
-    model: nn.Module, split: EncodedSplit, batches: Sequence[Batch], scores: Sequence[str], done: Done = untold
-) -> dict[str, float]:
-    """The metrics that `task.scores` selects: "attention" (groups and clusters) and "faithfulness".
+@torch.no_grad()
+def faithfulness(model: nn.Module, split: EncodedSplit, batches: Sequence[Batch], done: Done) -> dict[str, float]:
+    """The metrics comprehensiveness and sufficiency, computed for the model's first attention.
 
     Args:
         batches: the model's predictions for the split.
     """
-    found = {}
-    if "attention" in scores:  # of the model's first attention
-        told = [attention_statistics(next(iter(batch.attention.values())), batch.mask) for batch in batches]
-        found |= {f"attention_{name}": pooled(told, name, "rows") or 0.0 for name in ("groups", "clusters")}
-    if "faithfulness" in scores:
-        found |= faithfulness(model, split, batches, done)
-    return found
-
-
-@torch.no_grad()
-def faithfulness(model: nn.Module, split: EncodedSplit, batches: Sequence[Batch], done: Done) -> dict[str, float]:
-    """The metrics comprehensiveness and sufficiency, computed for the model's first attention."""
     sums = {"comprehensiveness": 0.0, "sufficiency": 0.0}
     for number, batch in enumerate(batches):
         p = next(iter(batch.attention.values()))

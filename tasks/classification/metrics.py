@@ -28,6 +28,9 @@ _ATTENTION = {
     "marked_recall": ("share", 3, "marked_texts", f"marked words with attention, {_MARKED}"),
     "marked_f1": ("share", 3, "marked_texts", f"F1 of the two, {_MARKED}"),
     "marked_mass": ("share", 3, "marked_texts", f"attention on marked words, {_MARKED}"),
+    # only of the first attention, if `task.scores` has "attention"
+    "groups": ("groups", 2, "rows", "runs of equal weight among neighbouring words, mean over texts"),
+    "clusters": ("share", 3, "rows", "distinct weights, of the words with attention, mean over texts"),
 }
 
 
@@ -57,10 +60,6 @@ def _metrics() -> Iterable[Metric]:
     erased = "class probability of the text minus that {} the attended words, mean over 1 to 50 % of the words and over texts"
     yield Metric("comprehensiveness", "probability", 0, 3, None, erased.format("without"))
     yield Metric("sufficiency", "probability", 0, 3, None, erased.format("of"))
-    runs = "runs of equal weight among neighbouring words, mean over texts"
-    yield Metric("attention_groups", "groups", 0, 2, None, runs)
-    distinct = "distinct weights, of the words with attention, mean over texts"
-    yield Metric("attention_clusters", "share", 0, 3, None, distinct)
 
 
 def _accuracy(records: Sequence[dict[str, Any]]) -> float:
@@ -71,7 +70,7 @@ def _accuracy(records: Sequence[dict[str, Any]]) -> float:
 MEASURED: Scores = {metric.name: (metric, _accuracy if metric.name == "accuracy" else None) for metric in _metrics()}
 
 
-def pooled(batches: Sequence[Mapping[str, float]], name: str, weight: str) -> float | None:
+def _pooled(batches: Sequence[Mapping[str, float]], name: str, weight: str) -> float | None:
     """Mean of a statistic over batches, each weighted by its number of `weight`; None if that is zero in all batches."""
     total = sum(one[weight] for one in batches)
     return sum(one[name] * one[weight] for one in batches if one[weight]) / total if total else None
@@ -87,13 +86,16 @@ def _shape(p: Tensor, mask: Tensor, marked: Sequence[np.ndarray]) -> dict[str, f
     return {**attention_statistics(p, mask), **overlap, "kept": float(mask.sum())}
 
 
-def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_attention: int = 0) -> Evaluation:
+def score(
+    test: Encoded, batches: Iterable[Batch], name: str = "test", keep_attention: int = 0, scores: Sequence[str] = ()
+) -> Evaluation:
     """Metrics, a record of each example, and the attention of the first `keep_attention` examples.
 
     Args:
         test: an encoding with the split "test" (see `encode_test`).
         batches: the predictions for that split.
         name: name of the test set, used as the prefix of the metrics.
+        scores: the extra metrics in `task.scores`; "faithfulness" is computed elsewhere.
     """
     split = test.splits["test"]
     shapes: dict[str, list[dict[str, float]]] = {}
@@ -121,10 +123,14 @@ def score(test: Encoded, batches: Iterable[Batch], name: str = "test", keep_atte
     values = scored(MEASURED, predictions) | {key: value / len(split) for key, value in sums.items()}
     for place, told in shapes.items():  # tables show the first one, so it has the plain name
         prefix = "attention" if place == next(iter(shapes)) else place
-        found = {key: pooled(told, key, weight) for key, (_, _, weight, _) in _ATTENTION.items()}
+        found = {key: _pooled(told, key, weight) for key, (_, _, weight, _) in _ATTENTION.items()}
+        if prefix != "attention" or "attention" not in scores:
+            del found["groups"], found["clusters"]
         found["marked_texts"] = sum(one["marked_texts"] for one in told) or None
         values |= {f"{prefix}_{key}": value for key, value in found.items() if value is not None}
     signature = f"{MEASURED['accuracy'][0].signature}|n:{len(split)}"
+    if "macro_f1" in scores:
+        values["macro_f1"] = macro_f1(predictions)
     metrics = {f"{name}/{key}": value for key, value in values.items()}
     return Evaluation(metrics, {f"{name}/accuracy": signature}, predictions, attention)
 

@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Optional, Self
 
 from fairseq.dataclass import FairseqDataclass
@@ -79,21 +80,16 @@ def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:
     return found | {"mapping": config["mapping"]["name"], "mapping_params": json.dumps(mapping)}
 
 
-class Wrapped:
-    """Mixin of our fairseq models that builds the plain torch model described by the configuration."""
-
-    family: str
-    architecture: str
-
-    @classmethod
-    def build_net(cls, cfg: Any, *sizes: Any) -> Any:
-        """Build the model; `sizes` are the constructor arguments of the family's models before the mappings."""
-        node = {"name": cls.architecture} | values_of(cfg, models.architecture(cls.family, cls.architecture).Options)
-        return models.build(cls.family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *sizes)
+def build_net(family: str, architecture: str, cfg: Any, *sizes: Any) -> Any:
+    """The plain torch model that `cfg` describes; `sizes` are the constructor's arguments before the mappings."""
+    node = {"name": architecture} | values_of(cfg, models.architecture(family, architecture).Options)
+    return models.build(family, node, {"name": cfg.mapping} | json.loads(cfg.mapping_params), *sizes)
 
 
-class DataModel(Wrapped, BaseFairseqModel):
+class DataModel(BaseFairseqModel):
     """A fairseq model that is built from the encoded data of its task."""
+
+    net_of: Callable[..., Any]  # `build_net` of the architecture
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__()
@@ -101,7 +97,7 @@ class DataModel(Wrapped, BaseFairseqModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> Self:
-        return cls(cls.build_net(cfg, task.encoded))
+        return cls(cls.net_of(cfg, task.encoded))
 
     def forward(self, **inputs: Any) -> Any:
         return self.net(**inputs)
@@ -112,5 +108,8 @@ def register(family: str, base: type) -> None:
     for name in models.names(family):
         registered = registered_name(name)
         config = config_class(registered, *MAPPING, *entries(models.architecture(family, name).Options))
-        own = {"family": family, "architecture": name, "__doc__": f"{models.FAMILIES[family]}.models.{name}"}
+        own = {
+            "net_of": staticmethod(partial(build_net, family, name)),
+            "__doc__": f"{models.FAMILIES[family]}.models.{name}",
+        }
         register_model(registered, dataclass=config)(type(registered, (base,), own))

@@ -5,6 +5,7 @@ It pads sources on the left; they are shifted to be padded on the right before e
 back to the left afterwards.
 """
 
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 import sparse_attention as sa
 from tasks.data.symbols import EOS, PAD, UNK
-from tasks.fairseq_plugin.architectures import Wrapped, config_class, entry, register
+from tasks.fairseq_plugin.architectures import config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
 from tasks.layers.lstm import widened
 from tasks.seq2seq import batches
@@ -97,7 +98,9 @@ class Decoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, "state", state)
 
 
-class PairsModel(Wrapped, FairseqEncoderDecoderModel):
+class PairsModel(FairseqEncoderDecoderModel):
+    net_of: Callable[..., Any]  # see `DataModel`
+
     def __init__(self, net: nn.Module, source: Dictionary, target: Dictionary) -> None:
         super().__init__(Encoder(net, source), Decoder(net, target))
         self.net, self.padded_right = net, False
@@ -111,7 +114,7 @@ class PairsModel(Wrapped, FairseqEncoderDecoderModel):
         if getattr(cfg, "share_embeddings", False) and source != target:
             told = "share_embeddings needs one vocabulary for both sides"
             raise ValueError(f"{told}: encode.joint=true, or --joined-dictionary")
-        made = cls(cls.build_net(cfg, len(source), len(target)), source, target)
+        made = cls(cls.net_of(cfg, len(source), len(target)), source, target)
         if hasattr(made.net, "adopt"):
             made.net.adopt(task.encoded.folder if isinstance(task, PairsTask) else None)
         # then `forward` does not check for left padding, which would synchronise with the GPU

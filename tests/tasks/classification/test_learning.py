@@ -9,7 +9,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
 import sparse_attention as sa
-from tasks.classification.faithfulness import SHARES, attended, faithfulness, further
+from tasks.classification.faithfulness import SHARES, attended, faithfulness
 from tasks.classification.metrics import baselines, dev_scores, macro_f1, score
 from tasks.classification.predict import collate, predict
 
@@ -148,12 +148,12 @@ def test_a_model_gives_both_and_scores_of_a_further_test_set_stand_under_its_nam
     data = toy("toy_entailment", train=60, dev=10, test=30)
     model = build_model("snli_attentive", data, "sparsemax", embed_dim=8, hidden_dim=8)
     batches = list(predict(model, data.splits["test"], 16))
-    got = further(model, data.splits["test"], batches, ["attention", "faithfulness"])
-    assert set(got) == {"attention_groups", "attention_clusters", "comprehensiveness", "sufficiency"}
-    assert all(-1 <= got[name] <= 1 for name in ("comprehensiveness", "sufficiency")) and got["attention_groups"] >= 1
-    assert 0 < got["attention_clusters"] <= 1
-    assert further(model, data.splits["test"], batches, []) == {}
+    got = faithfulness(model, data.splits["test"], batches, lambda share: None)
+    assert all(-1 <= got[name] <= 1 for name in ("comprehensiveness", "sufficiency"))
+    asked = score(data, batches, "other", 1, ["attention"]).metrics
+    assert asked["other/attention_groups"] >= 1 and 0 < asked["other/attention_clusters"] <= 1
     found = score(data, batches, name="other", keep_attention=1)
+    assert asked.keys() - found.metrics.keys() == {"other/attention_groups", "other/attention_clusters"}
     assert all(name.startswith("other/") for name in found.metrics) and list(found.attention) == ["other/0"]
     assert {r["set"] for r in found.predictions} == {"other"}
     weights = torch.tensor([0.0, 0.5, 0.0, 0.2, 0.3, 0.0, 0.0, 0.0, 0.0, 0.0])
