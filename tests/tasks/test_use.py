@@ -138,17 +138,12 @@ def test_what_an_evaluation_cannot_set_is_refused(trained, override, said):
         evaluation_config(trained[0].config, [override])
 
 
-@pytest.mark.parametrize(
-    "command, step",
-    [
-        (
-            "train.py -m task=toy 'data.path=a b' x;y sweep=s",
-            "&& python scripts/train.py -m task=toy 'data.path=a b' 'x;y' sweep=s",
-        ),
-        ("rm -r /", "then the command that trained it"),
-        ("train.py 'x", "then the command that trained it"),
-    ],
-)
+# the command in a manifest, and what is said of it
+STEPS = dict.fromkeys(("rm -r /", "train.py 'x"), "then the command that trained it")
+STEPS |= {"train.py -m task=toy 'data.path=a b' x;y": "&& python scripts/train.py -m task=toy 'data.path=a b' 'x;y'"}
+
+
+@pytest.mark.parametrize("command, step", STEPS.items())
 def test_a_model_of_other_code_says_so_once_with_the_command_that_trains_it_again(
     trained, monkeypatch, caplog, command, step
 ):

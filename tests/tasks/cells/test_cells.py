@@ -1,8 +1,5 @@
 """Cells of each family, and with mappings that have a state, from configuration to scores: what is measured is declared."""
 
-import pickle
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -20,19 +17,6 @@ from tasks.data import DataError
 FAMILIES = ("pairs", "shared", "entailment", "sentiment", "vqa", "multilabel")
 SHARED = "task=toy profile=demo runtime.device=cpu data.limits={train:60,dev:16,test:8} encode.joint=true".split()
 SHARED += "model.share_embeddings=true model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1 decode.beam=2".split()
-EVALUATE = """
-import importlib, pickle, sys
-from pathlib import Path
-from types import SimpleNamespace
-sys.path.insert(0, sys.argv[1])
-asked, found = Path(sys.argv[2]), {}
-monitor = SimpleNamespace(stage=lambda *a, **k: None, note=print, curve=print)
-for name, (config, module, folder, test) in pickle.loads(asked.read_bytes()).items():
-    found[name] = importlib.import_module(module).evaluate(config, Path(folder), test, monitor).metrics
-    heavy = {"fairseq", "hydra", "omegaconf"} & sys.modules.keys()
-    assert not heavy, f"scoring {name} must not need what training needs: {heavy}"
-asked.write_bytes(pickle.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")
@@ -92,20 +76,6 @@ def test_an_interval_over_examples_is_of_the_printed_score_or_there_is_none(fini
     assert sorted(known) == sorted(own)
 
 
-def test_scoring_needs_no_fairseq_and_repeats_itself(finished, root, tmp_path):
-    """All families in one process of their own, which imports nothing else."""
-    ran, path = {name: finished(name) for name in FAMILIES}, tmp_path / "asked.pickle"
-    asked = {name: (dict(c.config), c.module, str(entry.folder), c.tests[0]) for name, (c, entry, _) in ran.items()}
-    path.write_bytes(pickle.dumps(asked))
-    command = [sys.executable, "-c", EVALUATE, str(root), str(path)]
-    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    assert told.returncode == 0, told.stderr
-    again = pickle.loads(path.read_bytes())
-    assert again.keys() == ran.keys() and all(again.values())
-    for name, (*_, found) in ran.items():
-        assert again[name] == {k: v for k, v in found.metrics.items() if k in again[name]}, name
-
-
 def test_what_names_a_training_and_what_its_evaluation_alone(prepared_cell, composed):
     cell = prepared_cell(SHARED)
     other = prepared_cell([*SHARED, "decode.beam=3", "task.scores=[rouge_f1]"])
@@ -133,25 +103,6 @@ def test_what_names_a_training_and_what_its_evaluation_alone(prepared_cell, comp
         prepared_cell(["task=snli", "data=toy_reviews", "encode.vectors=null", "data.limits={train: 60}"])
 
 
-COVERAGE = '''
-"""Softmax of the scores less what the position has received."""
-import torch
-from torch import nn
-import sparse_attention as sa
-
-
-@sa.register("own_coverage", inputs=("fertility",), paper="Tu et al. 2016", oracle="definition", replace=True)
-class OwnCoverage(nn.Module):
-    """Softmax less coverage over fertility."""
-
-    def start(self, mask, fertility):
-        return {"received": torch.zeros(mask.shape), "fertility": fertility.clamp(max=1e6)}
-
-    def step(self, scores, state, mask):
-        z = scores - 3 * state["received"] / state["fertility"]
-        p = torch.softmax(z.masked_fill(~mask, -torch.inf), -1)
-        return p, {**state, "received": state["received"] + p}
-'''
 MODEL = ("model.name=lstm_fertility", "task.scores=[bleu,meteor,repetition]")
 TAGGED = (*MODEL, "+model.fertility=predicted", "+model.tagger_dim=8", "+model.tagger_epochs=2")
 
@@ -208,16 +159,6 @@ def test_the_tagger_is_a_cell_of_its_own_that_two_translations_share(run, store)
     weights = load_file(taggers[0].path("weights.safetensors"))
     assert all(torch.equal(v, weights[k]) for k, v in other.tagger.state_dict().items())
     assert not any(p.requires_grad for p in other.tagger.parameters())
-
-
-def test_a_stateful_mapping_from_a_plugin_is_carried_by_the_decoder(run, tmp_path):
-    plugin = tmp_path / "own_coverage.py"
-    plugin.write_text(COVERAGE, encoding="utf-8")
-    cell, found = run(f"plugins=[{plugin}]", "mapping=custom", "mapping.name=own_coverage", "model.name=lstm_fertility")
-    assert found.metrics["test/attention_zeros"] == 0
-    model, _ = cell.family.load(cell.config, found.folder)
-    memory = model.encode(torch.tensor([[5, 6, 7]]), torch.tensor([3]))
-    assert set(model.start(memory)) == {"h", "c", "feed", "mapping.received", "mapping.fertility"}
 
 
 def test_a_collapse_of_the_attention_is_told_once_after_the_epoch_where_it_shows():

@@ -15,8 +15,6 @@ from torch.utils._pytree import tree_map_only
 
 from repro import cell as cells
 from repro.store import Store
-from tasks.config.compose import composer, module_of
-from tasks.data.progress import NullProgress
 from tasks.fairseq_plugin.classification import Classes, groups
 from tasks.layers import lstm
 from tasks.seq2seq.encode import open_encoded
@@ -34,18 +32,6 @@ CELLS = {
     "transformer": ["task=toy", *SMALL, "model=transformer_small", *WIDTHS, "encode.joint=true"],
     "snli": ["task=snli", "data=toy_entailment", *SMALL, "model.embed_dim=8", "model.hidden_dim=8"],
 }
-
-
-def config_of(overrides, tmp_path):
-    with composer() as compose:
-        return compose([*overrides, f"paths.data={tmp_path / 'data'}", f"paths.outputs={tmp_path}"])
-
-
-def run(config, tmp_path):
-    cell, store = cells.prepare(cells.Cell(config, module_of(config)), NullProgress()), Store(tmp_path)
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    return cell.entry(store)
 
 
 @pytest.mark.parametrize("given", [{}, {"class_weights": "balanced"}])
@@ -67,7 +53,7 @@ def test_balanced_classes_count_the_same_in_training_alone(given):
 
 
 @pytest.mark.parametrize("name", ["lstm", "additive", "snli"])
-def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_path):
+def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(prepared_cell, name, tmp_path):
     """Its batches and updates: Adam over two batches an update, SGD, a criterion of examples."""
     from fairseq.data.iterators import GroupedIterator
     from fairseq.dataclass.configs import FairseqConfig
@@ -77,9 +63,9 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
     from tasks.training.job import Job
     from tasks.training.loop import Training
 
-    config = config_of([*CELLS[name], "optim.clip=0.5", "optim.weight_decay=0.01"], tmp_path)
+    cell = prepared_cell([*CELLS[name], "optim.clip=0.5", "optim.weight_decay=0.01"])
+    config = cell.config
     config["optim"] |= {"betas": [0.8, 0.95], "eps": 1e-3} if config["optim"]["name"] == "adam" else {}
-    cell = cells.prepare(cells.Cell(config, module_of(config)), NullProgress())
     parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
     ours, optim, rate = Training(Job(parts, tmp_path, 1), None), config["optim"], [config["optim"]["lr"]]
     adam = {"adam_betas": str(tuple(optim.get("betas", ()))), "adam_eps": optim.get("eps")}
@@ -108,7 +94,7 @@ def test_an_epoch_gives_the_weights_of_fairseqs_trainer_to_the_bit(name, tmp_pat
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkeypatch):
+def test_no_step_waits_and_what_is_logged_is_read_at_once(prepared_cell, ran, name, tmp_path, monkeypatch):
     step, valid, read = Trainer.train_step, Trainer.valid_step, Trainer.read
     found, reads = [], []
 
@@ -128,7 +114,7 @@ def test_no_step_waits_and_what_is_logged_is_read_at_once(name, tmp_path, monkey
     monkeypatch.setattr(Trainer, "train_step", counted(step))
     monkeypatch.setattr(Trainer, "valid_step", counted(valid))
     monkeypatch.setattr(Trainer, "read", counting)
-    run(config_of(CELLS[name], tmp_path), tmp_path)
+    ran(prepared_cell(CELLS[name]), Store(tmp_path))
     assert len(found) >= 4 and found == [[]] * len(found)
     assert all(len(waits) == 1 for pending, waits in reads if pending) and max(n for n, _ in reads) > 1
 
@@ -143,14 +129,13 @@ def lstm_of_cudnn(self, x, states=None):
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize("name", CELLS)
-def test_a_loss_on_a_gpu_mixes_no_devices_and_reads_no_values(name, half, tmp_path, monkeypatch):
+def test_a_loss_on_a_gpu_mixes_no_devices_and_reads_no_values(prepared_cell, name, half, tmp_path, monkeypatch):
     """Fake tensors have the device and the type of a GPU's, and no values. The rows of mappings are not looked into."""
     from tasks.fairseq_plugin.parts import Parts
     from tasks.training.job import Batches, Job
 
-    config = config_of([*CELLS[name], *["model.fertility=constant"] * (name == "fertility")], tmp_path)
-    cell = cells.prepare(cells.Cell(config, module_of(config)), NullProgress())
-    parts = Parts(config["task"]["family"], config, Path(cell.prepared.folder))
+    cell = prepared_cell([*CELLS[name], *["model.fertility=constant"] * (name == "fertility")])
+    parts = Parts(cell.config["task"]["family"], cell.config, Path(cell.prepared.folder))
     sample = next(Batches(Job(parts, tmp_path, 1), "train", 0, 1).updates())[0]
     model, criterion = parts.model(), parts.criterion()
     monkeypatch.setattr(lstm.Lstm, "forward", lstm_of_cudnn)
@@ -175,14 +160,16 @@ def test_a_loss_on_a_gpu_mixes_no_devices_and_reads_no_values(name, half, tmp_pa
     assert all(x.is_cuda for x in log.values() if isinstance(x, torch.Tensor))
 
 
-def test_the_weights_of_classes_are_moved_to_the_device_once(tmp_path, monkeypatch):
+def test_the_weights_of_classes_are_moved_to_the_device_once(prepared_cell, ran, tmp_path, monkeypatch):
     moved = []
     monkeypatch.setattr(Classes, "to", lambda self, device: moved.append(device) or self)
-    run(config_of([*CELLS["snli"], "train.class_weights=balanced"], tmp_path), tmp_path)
+    ran(prepared_cell([*CELLS["snli"], "train.class_weights=balanced"]), Store(tmp_path))
     assert moved == [torch.device("cpu")]
 
 
-def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tmp_path, monkeypatch):
+def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(
+    prepared_cell, ran, tmp_path, monkeypatch
+):
     step, seen = Trainer.train_step, []
 
     def watched(self, samples):
@@ -194,16 +181,16 @@ def test_weights_and_gradients_stay_in_float32_and_the_matrix_products_do_not(tm
 
     monkeypatch.setattr(Trainer, "train_step", watched)
     for precision in ("bf16", "fp16"):
-        config = config_of([*CELLS["lstm"], "train.precision=bf16", "optim.lr=0.003", "train.max_epochs=3"], tmp_path)
-        config["train"]["precision"] = precision  # fp16 on a CPU is refused by a composition, for its time alone
-        entry = run(config, tmp_path / precision)
+        cell = prepared_cell([*CELLS["lstm"], "train.precision=bf16", "optim.lr=0.003", "train.max_epochs=3"])
+        cell.config["train"]["precision"] = precision  # fp16 on a CPU is refused by a composition, for its time alone
+        entry = ran(cell, Store(tmp_path / precision))
         assert {torch.bfloat16 if precision == "bf16" else torch.float16} == set(seen)
         assert math.isfinite(entry.read()["metrics"]["train/loss"])
         seen.clear()
 
 
 @pytest.mark.parametrize("optim", ["adam", "sgd"])
-def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_path, monkeypatch):
+def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(prepared_cell, ran, optim, tmp_path, monkeypatch):
     """With torch's fused optimisers, which are also those of a GPU; else they do as fairseq's."""
     step, made = Trainer.train_step, []
 
@@ -215,17 +202,17 @@ def test_an_overflow_in_fp16_changes_no_weight_and_lowers_the_scale(optim, tmp_p
         same = [torch.equal(a, b) for a, b in zip(before, self.model.parameters())]
         made.append((all(same), self.scaler.get_scale()))
 
-    config = config_of([*CELLS["lstm"], f"optim={optim}", "optim.lr=0.01"], tmp_path)
-    plain = run(config, tmp_path / "plain").read()["metrics"]
-    config["train"]["precision"] = "fp16"
-    scaled = run(config, tmp_path / "scaled").read()["metrics"]
+    cell = prepared_cell([*CELLS["lstm"], f"optim={optim}", "optim.lr=0.01"])
+    plain = ran(cell, Store(tmp_path / "plain")).read()["metrics"]
+    cell.config["train"]["precision"] = "fp16"
+    scaled = ran(cell, Store(tmp_path / "scaled")).read()["metrics"]
     assert scaled["train/loss"] == pytest.approx(plain["train/loss"], rel=2e-3)
     monkeypatch.setattr(Trainer, "train_step", overflowing)
-    run(config, tmp_path / "overflow")
+    ran(cell, Store(tmp_path / "overflow"))
     assert made[0][0] and made[0][1] == pytest.approx(5e29) and made[1][1] < made[0][1]
 
 
-def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch):
+def test_batches_by_tokens_alone_hold_texts_of_like_length(prepared_cell, ran, tmp_path, monkeypatch):
     step, shapes = Trainer.train_step, []
 
     def watched(self, samples):
@@ -234,18 +221,18 @@ def test_batches_by_tokens_alone_hold_texts_of_like_length(tmp_path, monkeypatch
 
     monkeypatch.setattr(Trainer, "train_step", watched)
     more = ["train.batch_size=null", "train.max_tokens=120", "data.limits.train=100"]
-    run(config_of([*CELLS["lstm"], *more], tmp_path), tmp_path)
+    ran(prepared_cell([*CELLS["lstm"], *more]), Store(tmp_path))
     assert sum(rows for rows, _ in shapes) == 100 and all(rows * columns <= 120 + rows for rows, columns in shapes)
     assert max(rows for rows, _ in shapes) > 2 * min(rows for rows, _ in shapes), "short texts come in larger batches"
 
 
-def test_tf32_is_recorded_and_names_no_cell(tmp_path):
+def test_tf32_is_recorded_and_names_no_cell(prepared_cell, ran, tmp_path):
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     try:
         entries = {}
         for wanted in (True, False):
-            config = config_of([*CELLS["lstm"], f"runtime.tf32={str(wanted).lower()}"], tmp_path)
-            entries[wanted] = run(config, tmp_path / str(wanted))
+            cell = prepared_cell([*CELLS["lstm"], f"runtime.tf32={str(wanted).lower()}"])
+            entries[wanted] = ran(cell, Store(tmp_path / str(wanted)))
             assert torch.backends.cuda.matmul.allow_tf32 == wanted == torch.backends.cudnn.allow_tf32
             assert json.loads(entries[wanted].path("provenance.json").read_text())["machine"]["tf32"] == wanted
         assert entries[True].folder.name == entries[False].folder.name

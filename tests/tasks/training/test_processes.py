@@ -5,7 +5,7 @@ import signal
 
 import pytest
 import torch
-from test_training import assert_same_training, curves, trained
+from test_training import assert_same_training, curves
 
 from repro import cell as cells
 from repro.store import Store
@@ -33,16 +33,16 @@ def shared(prepared_cell, tiny):
 
 
 @pytest.fixture(scope="module")
-def two(shared, tmp_path_factory):
+def two(shared, ran, tmp_path_factory):
     """An undisturbed training by two processes."""
     cell = shared(2)
-    return cell, trained(cell, Store(tmp_path_factory.mktemp("two")))
+    return cell, ran(cell, Store(tmp_path_factory.mktemp("two")))
 
 
 @pytest.mark.slow
-def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, two, tmp_path):
+def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, ran, two, tmp_path):
     assert shared(1).cell_id != shared(2).cell_id, "the number of processes changes the numbers"
-    one, both = curves(trained(shared(1), Store(tmp_path))), curves(two[1])
+    one, both = curves(ran(shared(1), Store(tmp_path))), curves(two[1])
     for mine, theirs in zip(one, both, strict=True):
         assert mine["updates"] == theirs["updates"]
         for key in ("train/loss", "dev/loss", "train/gnorm"):
@@ -50,7 +50,7 @@ def test_an_update_has_the_same_examples_in_one_process_and_in_two(shared, two, 
 
 
 @pytest.mark.slow
-def test_two_processes_asked_to_stop_save_and_end_the_same(shared, two, tmp_path, monkeypatch):
+def test_two_processes_asked_to_stop_save_and_end_the_same(shared, ran, two, tmp_path, monkeypatch):
     cell, store, stage = shared(2), Store(tmp_path), cells.CellMonitor.stage
 
     def warned(self, name, *rest, **stats):
@@ -62,13 +62,13 @@ def test_two_processes_asked_to_stop_save_and_end_the_same(shared, two, tmp_path
         patch.setattr(cells.CellMonitor, "stage", warned)
         outcome = cells.run(cell, store)
     assert outcome.machine and "SIGTERM" in outcome.error, outcome.error
-    entry = trained(cell, store)
+    entry = ran(cell, store)
     assert "resuming from epoch" in entry.path("log.txt").read_text()
     assert_same_training(cell, entry, two[1])
 
 
 @pytest.mark.slow
-def test_a_mapping_of_ones_own_reaches_every_process(prepared_cell, tiny, tmp_path):
+def test_a_mapping_of_ones_own_reaches_every_process(prepared_cell, ran, tiny, tmp_path):
     plugin = tmp_path / "own.py"
     plugin.write_text("""
 import sparse_attention as sa
@@ -77,7 +77,7 @@ def halfmax(scores, mask=None, dim=-1):
     return sa.sparsemax(scores / 2, dim=dim, mask=mask)
 """)
     overrides = [*tiny, f"plugins=[{plugin}]", "mapping=custom", "mapping.name=halfmax", "train.processes=2"]
-    trained(prepared_cell(overrides), Store(tmp_path / "store"))
+    ran(prepared_cell(overrides), Store(tmp_path / "store"))
 
 
 def checkpoint(path, *accuracies: float):

@@ -1,4 +1,4 @@
-"""Training: what was learned is sparse where it should be, and a kill changes nothing."""
+"""Training: what selects an epoch, what diverges, and that a kill changes nothing (what is learned: test_golden.py)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,6 @@ from tasks.training import checkpoints
 from tasks.training.job import Job
 from tasks.training.trainer import Trainer
 
-SPARSE = ("sparsemax", "fusedmax")
 TIMINGS = ("seconds", "dev/decode_seconds", "train/seconds", "train/epoch_seconds", "train/tokens_per_second")
 
 
@@ -59,13 +58,6 @@ def weights(entry, which: str = "model") -> dict[str, torch.Tensor]:
     return torch.load(entry.path("checkpoints/last.pt"), weights_only=True)[which]
 
 
-def trained(cell, store):
-    """The entry of the cell after its training."""
-    outcome = cells.run(cell, store)
-    assert outcome.state == "done", outcome.error
-    return cell.entry(store)
-
-
 def assert_same_training(cell, entry, reference) -> None:
     assert scores(cell, entry) == scores(cell, reference)
     assert curves(entry) == curves(reference)
@@ -78,23 +70,6 @@ def assert_same_training(cell, entry, reference) -> None:
     assert entry.path("weights.safetensors").read_bytes() == reference.path("weights.safetensors").read_bytes()
 
 
-def test_sparse_mappings_are_sparse_in_training_and_in_decoding(learned):
-    losses = set()
-    for mapping in ("softmax", *SPARSE):
-        cell, entry = learned(mapping)
-        found = scores(cell, entry)
-        for key in ("train/attention_zeros", "dev/attention_zeros", "test/attention_zeros"):
-            assert found[key] == 0 if mapping == "softmax" else found[key] > 0.3, (mapping, key)
-        assert found["test/attention_support"] >= 1.0
-        first, *_, before, last = curves(entry)
-        assert float(last["train/loss"]) < float(first["train/loss"]) - 0.5, "zeros would say nothing"
-        losses.add(last["train/loss"])
-        before, last = (float(row["dev/loss"]) for row in (before, last))
-        assert found["dev/last_gain"] == pytest.approx(100 * (before - last) / before, abs=1e-3)
-        assert first["dev/last_gain"] == ""
-    assert len(losses) == 3, losses
-
-
 @pytest.mark.slow
 def test_a_sparse_output_layer_learns_and_says_what_its_loss_is(learned):
     cell, entry = learned("softmax", "model.output=entmax15", "train.max_epochs=12", "optim.lr=0.02")
@@ -105,28 +80,16 @@ def test_a_sparse_output_layer_learns_and_says_what_its_loss_is(learned):
     assert all(math.isfinite(one["score"]) for one in scored(cell, entry).predictions())
 
 
-@pytest.mark.parametrize(
-    "metric, best",
-    [("accuracy", max), ("loss", min), *(pytest.param(m, max, marks=pytest.mark.slow) for m in ("bleu", "chrf"))],
-)
-def test_the_kept_epoch_is_the_best_one(learned, metric, best):
-    cell, entry = learned("softmax", *([f"train.best_metric={metric}"] if metric != "accuracy" else []))
-    rows, found = curves(entry), scores(cell, entry)
-    row = best(rows, key=lambda r: float(r[f"dev/{metric}"]))
-    assert found["best_epoch"] == float(row["epoch"])
-    assert found[f"dev/{metric}"] == pytest.approx(float(row[f"dev/{metric}"]), rel=1e-5)
-
-
 @pytest.mark.slow
 def test_with_an_average_the_mean_of_the_last_epochs_is_kept_and_measured(
-    uninterrupted, prepared_cell, monkeypatch, tiny, tmp_path
+    uninterrupted, prepared_cell, ran, monkeypatch, tiny, tmp_path
 ):
     """The training itself goes on as without."""
     (_, reference), seen, save = uninterrupted(), [], checkpoints.save
     keep = lambda state, folder: (seen.append(copy.deepcopy(state)), save(state, folder))  # noqa: E731
     monkeypatch.setattr(checkpoints, "save", keep)
     cell = prepared_cell([*tiny, *INTERRUPTED, "train.average=3"])
-    entry = trained(cell, Store(tmp_path))
+    entry = ran(cell, Store(tmp_path))
     for name, last in weights(reference).items():
         assert torch.equal(seen[-1]["model"][name], last)
         mean = torch.stack([state["model"][name] for state in seen[1:]]).mean(0)
@@ -209,14 +172,14 @@ def asked(*overrides: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(prepared_cell, tiny, tmp_path_factory):
+def uninterrupted(prepared_cell, ran, tiny, tmp_path_factory):
     """`uninterrupted(more overrides)`: (cell, entry) of four epochs of 16 updates without interruption, once for each."""
     finished = {}
 
     def run(*more: str):
         if more not in finished:
             cell = prepared_cell(asked(*tiny, *INTERRUPTED, *more))
-            finished[more] = (cell, trained(cell, Store(tmp_path_factory.mktemp("uninterrupted"))))
+            finished[more] = (cell, ran(cell, Store(tmp_path_factory.mktemp("uninterrupted"))))
         return finished[more]
 
     return run
@@ -291,13 +254,13 @@ def test_a_timed_checkpoint_does_not_pass_over_the_epochs_end(uninterrupted, pro
     assert_same_training(cell, next(iter(Store(tmp_path))), reference)
 
 
-def test_it_goes_on_from_the_checkpoint_that_can_be_read(uninterrupted, killed, tmp_path):
+def test_it_goes_on_from_the_checkpoint_that_can_be_read(uninterrupted, killed, ran, tmp_path):
     cell, reference = uninterrupted()
     killed(tmp_path)
     entry = cell.entry(Store(tmp_path))
     path = entry.path("checkpoints/last.pt")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    trained(cell, Store(tmp_path))
+    ran(cell, Store(tmp_path))
     log = entry.path("log.txt").read_text()
     assert "last.pt cannot be read" in log and entry.path("checkpoints/last.unreadable").exists()
     assert "resuming from epoch 2, update 16" in log

@@ -1,4 +1,4 @@
-"""From a trained model to scores, records, stored attention and the picture; cells from a configuration to the store."""
+"""From a model to scores, records, stored attention and the picture (of trained cells: test_golden.py)."""
 
 import json
 
@@ -9,7 +9,6 @@ from PIL import Image
 
 from repro.options import read
 from repro.protocol import Evaluation
-from repro.store import Store
 from tasks.config.models import mappings_at
 from tasks.data import DataUnavailable
 from tasks.draw import images
@@ -121,26 +120,3 @@ def test_chosen_questions_are_in_the_order_that_the_caption_says():
     both = [images.Panel(n, None, dict(enumerate(r)), attention) for n, r in (("one", records), ("two", other))]
     assert images.choose(both, 4) == [2, 1, 0, 3]  # right in both rows, wrong in one, yes/no, a second one of image c
     assert images.choose(both, 2) == [2, 1]
-
-
-@pytest.fixture(scope="module")
-def finished(ran, tmp_path_factory):
-    """`finished(cell)`: what is found of the cell after its training."""
-    store = Store(tmp_path_factory.mktemp("outputs"))
-    return lambda cell: ran(cell, store) and cell.results(store)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mapping", ["softmax", "continuous_sparsemax"])
-def test_a_demo_row_answers_from_the_image(prepared_cell, finished, mapping):
-    """As `make reproduce-table2` trains it: minutes."""
-    try:
-        cell = prepared_cell(["task=vqa", "profile=demo", "runtime.device=cpu", f"mapping={mapping}"])
-    except DataUnavailable as error:
-        pytest.skip(f"easy-VQA cannot be had: {error}")
-    found = finished(cell)
-    question_only = found.baselines["question only (its most frequent answer)"]
-    assert found.metrics["test/accuracy"] >= 80
-    for kind in ("yes_no", "other"):
-        assert found.metrics[f"test/accuracy_{kind}"] > question_only[f"test/accuracy_{kind}"] + 3
-    assert (found.metrics["test/attention_zeros"] > 0.1) == (mapping == "continuous_sparsemax")
