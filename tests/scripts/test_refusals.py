@@ -78,6 +78,7 @@ def not_refused(table, found) -> list[tuple[list[str], object]]:
 EARLY = [
     (["train.py", "-m", "task=toy", "train.max_epoch=1,2"], "did you mean 'max_epochs'"),
     (["train.py", "task=toy", "lr=.1"], "lr is not in the configuration (did you mean 'optim.lr'?)"),
+    (["train.py", "task=toy", "mapping=fusedmax", "mapping.lamda=1"], "did you mean 'lam'"),
     (["train.py", "task=toy", "mapping", "sparsemax"], "unexpected argument 'mapping'; write settings as KEY=VALUE"),
     (["train.py", "task=toy", "--mapping=sparsemax"], "write mapping=sparsemax, without dashes"),
     (["reproduce.py", "experiment=demo"], "EXPERIMENT is missing; write one without a key: attention_quality, demo,"),
