@@ -299,7 +299,7 @@ def test_the_configurations_in_records_are_those_of_configs(path, every):
     configs, typed = archive.configs(told), [f"profile={told['profile']}", *told["arguments"]]
     used: dict = {}
     request = Request.read(typed, REPRODUCE, [told["experiment"]])
-    plan = records.outlined(request, configs, used, here=False)
+    plan = records.outlined(request, configs, used)
     one, cells = plan.experiment, plan.slots
     assert used == configs, "nothing was composed"
     assert {record["key"] for record in known} <= {archive.key(cell.config, cell.family) for cell in cells}

@@ -154,14 +154,11 @@ def unfinished(store: Store, told: Mapping[str, Any]) -> list[Lost]:
         status = entry.status()
         if (state := status["state"]) == "done":
             continue
-        why = one.get("error", "")
-        if state == "failed":
-            why = str(status.get("error") or why)
-        elif state == "lost":
+        why = str(status.get("error") or "") if state == "failed" else ""
+        if state == "lost":
             state, why = "stopped", f"in {status['stage']}" if "stage" in status else ""
         elif state == "queued" and not entry.path("status.json").exists():
-            gone = "deleted" if one.get("state") == "done" else "never run"
-            state = "failed" if why else gone
+            state = "deleted" if one.get("state") == "done" else "never run"
         point, seed = one.get("point") or {}, int(one.get("seed", 0))
         found.append(Lost(key, task, mapping, point, seed, state, why.partition("\n")[0]))
     return found

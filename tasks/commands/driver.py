@@ -78,7 +78,7 @@ class Driver:
     plans: Sequence[Plan]
     store: Store
     paces: estimate.Paces = field(default_factory=dict)  # of finished cells
-    failed: dict[str, str] = field(default_factory=dict)  # cell id -> error with traceback
+    failed: set[str] = field(default_factory=set)
     tables: dict[int, Table] = field(default_factory=dict)
     queued: set[str] = field(default_factory=set)  # cells queued by a scheduler, for which this process does not wait
 
@@ -119,8 +119,8 @@ class Driver:
         self._run_all([self.cells[key] for key in ids], display)
         # another process may have finished cells that failed here
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
-        self.failed = {key: error for key, error in self.failed.items() if key not in self.done}
-        for key in self.failed:  # the error itself was printed when it happened
+        self.failed -= self.done
+        for key in filter(self.failed.__contains__, self.cells):  # the error itself was printed when it happened
             where = self.cells[key].entry(self.store).path("status.json")
             print(fitted(f"{name(self.cells[key])} failed: traceback in {where}"), file=sys.stderr)
         if self.queued:
@@ -184,7 +184,7 @@ class Driver:
                 elif event.outcome.state == "queued":
                     self.queued.add(event.cell.cell_id)
                 elif event.outcome.state == "failed":
-                    self.failed[event.cell.cell_id] = event.outcome.error or "unknown error"
+                    self.failed.add(event.cell.cell_id)
                 else:
                     self.done.add(event.cell.cell_id)
                 self._print_complete()

@@ -257,9 +257,8 @@ class Sweep(reproduce.Driver):
         for key, cell in self.cells.items():
             state = "done" if key in self.done else "failed" if key in self.failed else "queued"
             place = f"{cell.task}/{cell.mapping}/{cell.training_id}"
-            told = {"cell": place, "setting": cell.label, "point": dict(cell.point), "seed": cell.seed, "state": state}
-            why = self.failed.get(key, "").partition("\n")[0]
-            cells.append(told | ({"error": why} if why else {}))
+            at = {"setting": cell.label, "point": dict(cell.point), "seed": cell.seed}
+            cells.append({"cell": place, **at, "state": state})
         more = {"command": list(self.request.typed), "left_out": self.left_out}
         compare.write_manifest(self.folder, lasting(self.request), cells, **more)
 

@@ -173,6 +173,8 @@ def test_a_table_grows_from_the_records_of_before(finished, tmp_path):
     found, lost = archive.collect(wanted.slots, store, before)
     kept = [any(one is old for old in before) for one in found]
     assert lost == [] and found == before and kept == [True] + [False] * (len(found) - 1)
+    whole = archive.restore(wanted, found).slots[0]  # of two tables, if both have its record
+    assert whole.with_tests(whole).known and whole.with_tests(replace(whole, known=None)).known is None
     other = [one | {"key": "of another configuration"} for one in before]
     fewer = [one | {"tests": {"test": one["tests"]["test"]}} for one in before]  # not evaluated on all test sets
     for unusable in (other, fewer):

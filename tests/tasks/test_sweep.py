@@ -222,7 +222,7 @@ def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
 
 
 def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
-    """Failed, stopped, deleted or never run; the reason is the newest one."""
+    """Failed, stopped, deleted or never run."""
     store, root = Store(tmp_path), tmp_path / "sweeps" / "mine"
     states = {"failed": "failed", "stopped": "running", "never run": "", "deleted": "", "done": "done"}
     cells = []
@@ -233,8 +233,8 @@ def test_a_sweep_says_what_became_of_its_other_cells(tmp_path, capsys):
             entry.set_status(state, **why)
         if state == "done":
             write_json(entry.path("manifest.json"), {})
-        told = {"state": "done" if name == "deleted" else "queued"} | ({"error": "old"} if name == "failed" else {})
-        cells.append({"cell": f"toy/softmax/{key}", "point": {"mapping.gamma": n}, "seed": 1, **told})
+        state = "done" if name == "deleted" else "queued"
+        cells.append({"cell": f"toy/softmax/{key}", "point": {"mapping.gamma": n}, "seed": 1, "state": state})
     compare.write_manifest(root, ["mapping.gamma=0,1,2", "task=toy"], cells)
     told = compare.read_manifest(root)
     assert compare.points(told)["never_run"] == {"mapping.gamma": 2}
