@@ -134,18 +134,16 @@ def test_a_rerun_trains_what_is_missing_alone_and_the_rates_come_first(tiny, tmp
     training.run(file, lambda line: None)
     assert [of[3] for of in asked] == [(3,)] and len(training.read(file)) == len(rows)
     again = json.loads(file.read_text().splitlines()[-1])
-    assert (
-        again["found"].keys() == {str(n) for n in training.TESTS} and again["seed"] == 3 and again["cpu_seconds"] >= 0
-    )
+    assert again["found"].keys() == {str(n) for n in training.TESTS}
+    assert again["seed"] == 3 and again["cpu_seconds"] >= 0
     made = training.record(file)
     assert len(made["rows"]) == len(rows) and made["unfinished"] == [] and "code" in made["rows"][0]
     assert [one["task"] for one in made["rows"]] == ["flip-flop"] * 48 + ["sort"] * 48
     parts = [line for line in lines if not ('"flip-flop"' in line and '"sparsemax"' in line and '"test"' in line)]
     file.write_text("".join(parts))
     made = training.record(file)
-    assert {row["task"] for row in made["rows"]} == {*made["options"]} == {"sort"} and made["unfinished"] == [
-        "flip-flop"
-    ]
+    assert {row["task"] for row in made["rows"]} == {*made["options"]} == {"sort"}
+    assert made["unfinished"] == ["flip-flop"]
     monkeypatch.setattr(training, "OPTIONS", dict.fromkeys(("sort", "flip-flop"), replace(SMALL, steps=1)))
     assert training.read(file) == []
     with pytest.raises(ValueError, match="no task with all attentions; next"):

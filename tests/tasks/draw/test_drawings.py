@@ -1,4 +1,4 @@
-"""Drawings: figures of finished cells, and of attention (of the papers' functions: test_claims_page.py)."""
+"""Drawings: figures of finished cells and what they need, and of attention (of the papers' functions: test_claims_page.py)."""
 
 import dataclasses
 import json
@@ -9,8 +9,10 @@ import pytest
 
 from repro.store import Evaluation
 from tasks import data
-from tasks.commands import attention_of, reproduce
+from tasks.commands import attention_of, figures, reproduce
+from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
+from tasks.data import DataUnavailable
 from tasks.draw import attention, documents
 
 
@@ -91,12 +93,16 @@ def test_a_figure_has_a_line_a_row_and_its_data_all_structures(tmp_path, monkeyp
     assert attention.one_hot(np.array([1, -1]), 2).tolist() == [[0, 1], [0, 0]]
 
 
-def finished(experiment, overrides, tmp_path, isolated):
-    """The cells of an experiment at the smallest size, trained; the overrides that find them."""
+PAIRS = "data=toy_entailment data.limits={train:120,dev:20,test:20} encode.vocab_size=null".split()
+PAIRS += "model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1".split()
+
+
+def trained(experiment, overrides, tmp_path, isolated):
+    """Train the cells of an experiment at the smallest size; the overrides that find them."""
     places = [f"paths.outputs={tmp_path}", f"paths.data={isolated / 'data'}", "runtime.workers=1"]
     asked = ["profile=demo", *overrides, *places, "runtime.device=cpu"]
     assert reproduce.main(Request.read(asked, REPRODUCE, [experiment])) == 0
-    return attention_of.finished(experiment, asked), asked
+    return asked
 
 
 @pytest.mark.slow
@@ -111,7 +117,8 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
     with pytest.raises(attention_of.DataUnavailable, match="'discrete softmax' is not finished"):
         attention_of.finished("martins2020_nmt", ["profile=demo", f"paths.outputs={tmp_path}"])
     changed = [o for o in tiny if not o.startswith(("task=", "profile="))]
-    found, asked = finished("martins2020_nmt", [*toy, *changed], tmp_path, isolated)
+    asked = trained("martins2020_nmt", [*toy, *changed], tmp_path, isolated)
+    found = attention_of.finished("martins2020_nmt", asked)
     with pytest.raises(ValueError, match=r"column 'iwslt' is not in martins2020_nmt .*: demo"):
         attention_of.finished("martins2020_nmt", asked, "iwslt")
     source = " ".join(attention_of.stored(found)[0][2][0]["source_tokens"])
@@ -126,9 +133,7 @@ def test_a_sentence_of_ones_own_goes_through_every_row(tiny, tmp_path, isolated,
 
 @pytest.mark.slow
 def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isolated):
-    overrides = "data=toy_entailment data.limits={train:120,dev:20,test:20} encode.vocab_size=null".split()
-    overrides += "model.embed_dim=8 model.hidden_dim=8 train.max_epochs=1".split()
-    found, _ = finished("peters2018_snli", overrides, tmp_path, isolated)
+    found = attention_of.finished("peters2018_snli", trained("peters2018_snli", PAIRS, tmp_path, isolated))
     pairs = [(one["texts"], one["label"]) for one in attention_of.examples(found, (0, 3), "texts")]
     with pytest.raises(ValueError, match=r"\[99\] have no stored texts"):
         attention_of.examples(found, [3, 99], "texts")
@@ -145,3 +150,44 @@ def test_structures_of_a_finished_table_average_to_the_alignment(tmp_path, isola
                 matrices = [attention.one_hot(np.array(s["words"]), len(second)) for s in row["structures"]]
                 average = sum(w * matrix for w, matrix in zip(weights, matrices))
                 np.testing.assert_allclose(average, row["alignment"], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", figures.FIGURES)
+def test_a_figure_asks_for_rows_and_columns_that_there_are(name):
+    figure = figures.FIGURES[name]
+    page = compose.page("experiment", figure.experiment)
+    labels = {row["label"] for row in page["rows"]}
+    assert {*figure.rows, *filter(None, [figure.points])} <= labels
+    assert figure.column is None or figure.column in page["columns"]
+    assert len(figure.second) in (0, len(figure.text)) and name.rpartition("_")[0] in figure.experiment + name
+
+
+def test_what_a_figure_does_not_take_and_unfinished_cells_are_refused_before_data_are_read(tmp_path):
+    for name, asked, said in (
+        ("martins2020_figure3", {"text": ["a"]}, "--text is not for martins2020_figure3"),
+        ("niculae2017_figure1", {"text": ["a"], "second": ["b"]}, "--with goes with --text, and only in niculae"),
+        ("peters2018_figure1", {"second": ["b"]}, "--with goes with --text"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            figures.make([name], figures.Options(**asked))
+    folders = [f"paths.outputs={tmp_path}", f"paths.data={tmp_path / 'data'}"]
+    with pytest.raises(DataUnavailable, match="the row 'softmax' is not finished") as refused:
+        figures.make(["peters2018_figure2"], figures.Options(folders))
+    assert "scripts/reproduce.py peters2018_" in refused.value.next_step and not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow
+def test_points_and_rows_of_a_finished_table_are_drawn(tmp_path, isolated):
+    """Two rows at toy size; then the grid points of one of them, and a pair classified by each row."""
+    tiny = trained("niculae2017_table1", [*PAIRS, "rows=softmax|fusedmax", "seeds=1"], tmp_path, isolated)
+    asked = figures.Options(tiny, text=["red apple", "a cat"], second=["green apple here", "a dog"])
+    svg, data = figures.make(["niculae2017_figure3"], asked)
+    assert svg.parent == tmp_path / "figures" / "niculae2017_table1" and svg.stem == "niculae2017_figure3_demo"
+    examples = json.loads(data.read_text())["examples"]
+    assert [len(e["source"]) for e in examples] == [2, 2]
+    for example in examples:
+        (row,) = example["rows"]
+        assert [label.partition(":")[0] for label in row["output"]] == ["softmax", "fusedmax"]
+        assert all(abs(sum(weights) - 1) < 1e-4 for weights in row["weights"])
+    with pytest.raises(ValueError, match="2 --text and 1 --with"):
+        figures.make(["niculae2017_figure3"], figures.Options(tiny, text=["a", "b"], second=["c"]))

@@ -1,4 +1,4 @@
-"""Metrics, objective and selection against scikit-learn, scipy and a convex solver."""
+"""Metrics, objective and selection against scikit-learn, scipy and a convex solver; a kept model and its scores."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from scipy.spatial.distance import jensenshannon
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 
+from repro.options import plain, read
+from repro.protocol import parameters
+from tasks.cells import multilabel as cells
+from tasks.data import DataError, DataSet
+from tasks.data.records import Labelled
 from tasks.data.sets import synthetic
-from tasks.multilabel.fitted import folds, path, predict, select
+from tasks.multilabel import encode, fitted
+from tasks.multilabel.fitted import folds, path, select
 from tasks.multilabel.metrics import jensen_shannon, micro_f1, proportions
 from tasks.multilabel.models.linear import Output, fit
-from tasks.multilabel.options import Solver
+from tasks.multilabel.options import Encode, Solver, Task
 
 
 def documents(n=60, mean=3, classes=5, seed=0, length=100):
@@ -97,25 +103,6 @@ def tune(penalties, thresholds, **parameters):
     return {"penalties": penalties, "thresholds": thresholds, "parameters": parameters}
 
 
-def test_selection_finds_the_point_that_exhaustive_search_finds():
-    train, dev = documents(n=40, mean=2), documents(n=20, mean=2, seed=0, length=80)
-    grid, solver = tune([1.0, 0.01, 1e-4], [0.1, 0.2, 0.3], sparsehourglass={"q": [0.1, 10.0]}), Solver(iterations=30)
-    choice = select(train, [(train, dev)], Output("sparsehourglass", {"q": 1.0}, "hinge"), grid, solver)
-    tried = {}
-    for q in (0.1, 10.0):
-        candidate = Output("sparsehourglass", {"q": q}, "hinge")
-        for penalty, model in zip(grid["penalties"], path(train, candidate, grid["penalties"], solver)):
-            tried[q, penalty] = f1_score(dev[1], predict(candidate, model.scores(dev[0]), 0), average="micro")
-    assert choice.f1 == pytest.approx(max(tried.values()))
-    assert tried[choice.output.params["q"], choice.penalty] == pytest.approx(choice.f1)
-    output, thresholds = Output("softmax", {}, "log"), [0.05, 0.15, 0.25, 0.35]  # of softmax, a threshold
-    choice = select(train, [(train, dev)], output, tune([0.01], thresholds), Solver())
-    p = output.distribution(choice.model.scores(dev[0]))
-    f1 = [f1_score(dev[1], p > t, average="micro") for t in thresholds]
-    assert choice.threshold == thresholds[int(np.argmax(f1))] and choice.f1 == pytest.approx(max(f1))
-    assert len(set(np.round(f1, 6))) > 1
-
-
 def test_cross_validation_uses_every_document_once_and_fits_again_on_all():
     train = documents(n=50, mean=2)
     parts = folds(train, 5, seed=1)
@@ -136,3 +123,97 @@ def test_pairs_that_do_not_exist_are_refused():
     with pytest.raises(ValueError, match="gamma=1"):
         Output("softmax", {"gamma": 2.0}, "log")
     assert Output("sparsehourglass", {"q": 1.0}, "auto").loss == "hinge"
+
+
+TUNE = {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2}
+TINY = {"fit": {"iterations": 20}, "tune": TUNE | {"parameters": {"sparsehourglass": {"q": [0.1, 1.0]}}}}
+PAIRS = [("softmax", "log"), ("sparsemax", "huber"), ("sparsemax", "hinge"), ("sparsehourglass", "hinge")]
+LABELS = [f"class {i}" for i in range(5)]
+
+
+def task(**more):
+    return plain(read(Task, TINY | more, "task"))
+
+
+def dataset(made, name="tiny", labels=LABELS):
+    about, fingerprint = {"labels": labels}, {s: f"{name} {s}" for s in made}
+    return DataSet(name, "features", fingerprint, lambda progress: made, "by hand", about=about)
+
+
+def splits(sizes):
+    made = synthetic.generate("mean_labels", 2, sizes, 5, 6, 100, 1)
+    mean, scale = made["train"][0].mean(0), made["train"][0].std(0)
+    return {split: Labelled((x - mean) / scale, y) for split, (x, y) in made.items()}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """(train and dev, test) of documents with five classes."""
+    root = tmp_path_factory.mktemp("tiny")
+    data = dataset(splits({"train": 60, "dev": 20, "test": 30}))
+    encoded = encode.encode(data, Encode(), root)
+    return encoded, encode.encode_test(data, encoded.folder, root)
+
+
+SET = [
+    (["mapping=sparsehourglass", "mapping.q=10"], "q", 10),
+    (["mapping=sparsehourglass", "mapping.q=1.0"], "q", 1),  # the page's own value, but set
+    (["mapping=sparsegen_lin", "mapping.lam=-1"], "lam", -1),
+    (["mapping=custom", "mapping.name=sparsehourglass", "+mapping.q=3"], "q", 3),
+    (["mapping={q: 3}", "mapping=sparsehourglass"], "q", 3),
+    (["mapping=sparsehourglass", "mapping.q=7", "+mapping.at.output={name: sparsehourglass, q: 3}"], "q", 3),
+    (["mapping=sparsehourglass", "task.tune.parameters.sparsehourglass.q=[3]"], "q", None),
+    (["mapping=sparsegen_lin"], "lam", None),
+]
+
+
+@pytest.mark.parametrize(("overrides", "name", "value"), SET)
+def test_a_parameter_that_is_set_is_used_and_any_other_is_searched(composed, tiny, overrides, name, value):
+    config = composed(["task=multilabel", *overrides, "task.tune.penalties=[0.1]", "task.fit.iterations=3"])
+    choice, metrics = fitted.fit(config["task"], config["mapping"], tiny[0], seed=1)
+    used = choice.output.params[name]
+    if value is not None:
+        assert used == value and f"selected/{name}" not in metrics
+    else:
+        assert used == metrics[f"selected/{name}"]
+        assert parameters(config, cells)[name] == "chosen on dev"
+        assert parameters(config, cells, [metrics, {"selected/other": 1.0}])[name] == f"{used:g} chosen on dev"
+
+
+@pytest.mark.parametrize(("mapping", "loss"), PAIRS)
+def test_a_kept_model_scores_as_before(tiny, tmp_path, mapping, loss):
+    encoded, test = tiny
+    choice, _ = fitted.fit(task(loss=loss), {"name": mapping}, encoded, seed=1)
+    fitted.save(choice, tmp_path)
+    again = fitted.load(tmp_path)
+    np.testing.assert_array_equal(again.model.weights, choice.model.weights)
+    assert again.output == choice.output and again.threshold == choice.threshold
+    first, second = fitted.score(choice, test, "other", keep=3), fitted.score(again, test, "other", keep=3)
+    assert first.metrics == second.metrics and first.predictions == second.predictions
+    assert len(first.predictions) == len(test.splits["test"].labels) > 3, "F1 is recorded for each document"
+    assert ["references" in record for record in first.predictions[:4]] == [True, True, True, False]
+    assert all(name.startswith("other/") for name in first.metrics)
+    if loss == "huber":  # without dev, the seed draws the parts of the cross validation
+        encoded = encode.encode(dataset(splits({"train": 60, "test": 30}), "nodev"), Encode(), tmp_path / "nodev")
+        a, b, c = (fitted.fit(task(loss=loss), {"name": mapping}, encoded, s)[1]["dev/f1"] for s in (1, 1, 2))
+        assert a == b != c
+
+
+def test_a_test_set_has_the_same_classes_and_the_constant_prediction_is_the_best_one_on_train(tiny, tmp_path):
+    encoded, test = tiny
+    encode.keep_encoding(encoded.folder, tmp_path)
+    kept = encode.open_encoded(tmp_path)
+    assert not kept.splits and kept.labels == LABELS
+    other = Labelled(np.zeros((2, 3)), np.ones((2, 5), bool))
+    for documents_, labels in ((test.splits["test"], [*LABELS[:4], "x"]), (other, LABELS)):
+        with pytest.raises(DataError, match="not a test set for this model"):
+            encode.encode_test(dataset({"test": documents_}, f"{labels[-1]}", labels), encoded.folder, tmp_path)
+    found = fitted.baselines(kept, test)["constant"]
+    train, true = encoded.splits["train"].labels, test.splits["test"].labels
+    best = {"train": -1.0}
+    for mask in range(1, 32):  # all sets of labels, not the most frequent ones alone
+        guess = np.array([bool(mask >> i & 1) for i in range(5)])
+        f1 = [2 * (y & guess).sum() / (y.sum() + guess.sum() * len(y)) for y in (train, true)]
+        if f1[0] > best["train"]:
+            best = {"train": f1[0], "test": f1[1], "labels": guess.sum()}
+    assert found["test/f1"] == pytest.approx(best["test"]) and found["test/labels"] == best["labels"]

@@ -11,7 +11,7 @@ from torch import nn
 import sparse_attention as sa
 from repro.options import read
 from tasks.data.symbols import PAD
-from tasks.seq2seq.models import lstm
+from tasks.seq2seq.models import lstm, lstm_continuous
 
 # Small gamma: untrained scores are flat, and the sparse mappings shall have zeros here.
 MAPPINGS = [("softmax", {}), ("sparsemax", {"gamma": 0.1}), ("fusedmax", {"lam": 0.1, "gamma": 0.1})]
@@ -39,6 +39,9 @@ class Coverage(nn.Module):
 EVERY = list(itertools.product([*MAPPINGS, (Coverage(), None)], SHAPES))
 SHARP = [(m, {"gamma": 0.1} if "gamma" in sa.spec(m).defaults else {}) for m in ROWS]
 EVERY += itertools.product(SHARP, [{"input_feeding": f} for f in BOTH])
+DENSITY = {"of": lstm_continuous, "rbf": 6, "widths": [0.1, 0.3]}
+OTHERS = [{}, {"input_feeding": False, "bidirectional": True}, {"attention": "additive"}, {"discrete": "sparsemax"}]
+EVERY += [((density, None), DENSITY | more) for density in lstm_continuous.ON_THE_LINE for more in OTHERS]
 
 
 @pytest.mark.parametrize("mapping, options", EVERY, ids=str)

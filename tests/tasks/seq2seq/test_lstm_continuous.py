@@ -1,4 +1,4 @@
-"""Continuous attention in translation: contexts against quadrature, gradients against differences, training against search."""
+"""Continuous attention in translation: contexts, gradients, a cell (training against search: test_lstm.py)."""
 
 import numpy as np
 import pytest
@@ -12,20 +12,7 @@ from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 
 DENSITIES = lstm_continuous.ON_THE_LINE
-OTHERS = [{}, {"input_feeding": False, "bidirectional": True}, {"attention": "additive"}, {"discrete": "sparsemax"}]
 SMALL = {"rbf": 6, "widths": [0.1, 0.3], "of": lstm_continuous}
-
-
-@pytest.mark.parametrize("density", DENSITIES)
-@pytest.mark.parametrize("options", OTHERS, ids=str)
-def test_training_is_what_the_search_sees(
-    build, sentences, assert_search_sees_training, assert_alone_as_in_a_batch, density, options
-):
-    model = build(density, **SMALL, **options)
-    assert_search_sees_training(model, sentences[0])
-    assert_alone_as_in_a_batch(model, *sentences)
-    attention = model(**sentences[0])[1]
-    torch.testing.assert_close(attention.sum(-1), torch.ones_like(attention[..., 0]))
 
 
 def pdf(t: np.ndarray, mean: float, variance: float, density: str) -> np.ndarray:
