@@ -15,7 +15,7 @@ from repro import plugins
 from repro.errors import ConfigError
 from repro.identity import pair
 from repro.store import elsewhere
-from tasks.commands import sweep, try_data
+from tasks.commands import try_data
 from tasks.config import compose
 from tasks.config.files import quoted
 from tasks.config.request import TRAIN, Request, parsed, settable
@@ -98,16 +98,11 @@ def test_commands_of_errors_are_read_as_they_were_meant_from_any_folder(tmp_path
     store = tmp_path / STRANGE
     (store / "only").mkdir(parents=True)
     (store / "only" / "test.csv").write_text("text,label\na,b\n")
-    (store / "x.arff").write_text("")
     for place in ("toy/softmax", "imdb/fusedmx", "nothing"):
         name, given = words(said(find_cell, store, place))
         with compose.composer() as composed:
             config = composed(Request.read(given, TRAIN).overrides)
         assert name == "train" and config["paths"]["outputs"] == str(store)
-    name, given = words(said(guess, str(store / "x.arff"), {}))
-    asked = Request.read([w.replace("NAME,NAME", "p,q") for w in given[1:]], TRAIN, many=True)
-    (one, *_) = sweep.outline(asked).slots
-    assert (name, given[0]) == ("train", "-m") and one.config["data"]["path"] == str(store / "x.arff")
     name, (cell, path) = words(said(guess, str(store / "only"), {}))
     assert (name, cell, parsed(path).value) == ("evaluate", "CELL", str(store / "only"))
     name, (what, of, option, root) = words(said(open_data, {"name": "imdb"}, store))

@@ -198,9 +198,10 @@ def test_forced_attention_is_that_of_teacher_forcing(learned, tmp_path):
         given = {"entry": lambda store, entry=entry: entry, "results": lambda store, found=found: found}
         cells.append((mapping, SimpleNamespace(mapping=mapping, config=cell.config, **given)))
     of = Finished("title", None, cells, str(tmp_path))
-    source, output = attention_of.stored_sentence(of, 2)
-    with pytest.raises(ValueError, match="no test sentence 99999"):
-        attention_of.stored_sentence(of, 99999)
+    (kept,) = attention_of.examples(of, [2], "references")
+    source, output = kept["source"], kept["references"][0]
+    with pytest.raises(ValueError, match=r"\[99999\] have no stored references"):
+        attention_of.examples(of, [2, 99999], "references")
     one, other = (heat for line in attention_of.forced(of, source, output).lines for heat in line)
     assert (one.title, other.title) == ("softmax", "fusedmax") and list(one.down) == list(other.down)
     assert not np.allclose(one.weights, other.weights, atol=1e-3)

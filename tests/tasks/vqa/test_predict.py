@@ -10,7 +10,6 @@ from PIL import Image
 from repro.options import read
 from repro.protocol import Evaluation
 from tasks.config.models import mappings_at
-from tasks.data import DataUnavailable
 from tasks.draw import images
 from tasks.vqa import metrics
 from tasks.vqa.models.mcan import PLACES, Model, Options
