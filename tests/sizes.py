@@ -8,7 +8,7 @@ from test_architecture import ROOT, tracked
 # The most lines of Python in a room, 5 % above what is there; NAMING: files that may name a mapping.
 LINES = {
     "sparse_attention": 17_930,  # rows and attention on a GPU, built kernels, segments
-    "repro": 8_910,  # options and errors came from tasks
+    "repro": 8_840,  # options and errors came from tasks
     "tasks": 22_950,
     "tasks/fairseq_plugin": 945,
     "scripts": 680,
