@@ -90,6 +90,6 @@ def whole(d: int, e: int) -> int:
     """The channels of all blocks of a kernel: one power of two.
 
     On an H200 (Triton 3.6), kernels in float32 whose blocks differed, by 16 and 32 channels or 32 and 16 more, gave wrong values.
-    Products of several widths in one kernel are a known fault of Triton 3.6 and 3.7 there (triton-lang/triton, 10486 and 11366).
+    A likely cause: Triton 3.6 and 3.7 fail there with some kernels of several products (triton-lang/triton, 10486 and 11366).
     """
     return max(16, 1 << (max(d, e) - 1).bit_length())
