@@ -77,6 +77,8 @@ def test_it_is_learned_by_attention_that_can_choose(
     found = score(data, predict(model, data.splits["test"]), keep_attention=50)
     assert least <= found.metrics["test/accuracy"] <= most
     assert name == "snli_attentive" or found.metrics["test/loss"] < 0.4
+    right = sum(r["label"] == r["output"] for r in found.predictions)
+    assert found.metrics["test/accuracy"] == pytest.approx(right / len(found.predictions) * 100)
     if (name, mapping) == ("imdb_bilstm", "sparsemax"):
         assert found.metrics["test/attention_zeros"] > 0.3 and found.metrics["test/attention_marked_texts"] == 100
     shown = [r for r in found.predictions if "source_tokens" in r]
