@@ -120,7 +120,7 @@ class Driver:
         # another process may have finished cells that failed here
         self.done |= {key for key in self.failed if self.cells[key].done(self.store)}
         self.failed -= self.done
-        for key in filter(self.failed.__contains__, self.cells):  # the error itself was printed when it happened
+        for key in (key for key in self.cells if key in self.failed):  # the error itself was printed when it happened
             where = self.cells[key].entry(self.store).path("status.json")
             print(fitted(f"{name(self.cells[key])} failed: traceback in {where}"), file=sys.stderr)
         if self.queued:
