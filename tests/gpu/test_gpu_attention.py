@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
-from sparse_attention.kernels.triton import _INTERPRETED, attention, attention_arguments, short
+from sparse_attention.kernels.triton import _INTERPRETED, attention
 
 pytestmark = pytest.mark.gpu
 KERNELS = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
@@ -56,8 +56,8 @@ TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in C
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch) -> None:
     """Short sequences take the kernels of long ones, except in their own tests, whatever was measured on this device."""
-    monkeypatch.setattr(short, "MOST", 0)
-    monkeypatch.setattr(short, "measured", lambda *_: 128)
+    monkeypatch.setattr(attention, "SHORT", 0)
+    monkeypatch.setattr(attention, "measured", lambda *_: 128)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def small_blocks(monkeypatch) -> None:
     monkeypatch.setattr(attention, "_block", lambda *_: (16, 16))
 
 
-def parts(saved: attention_arguments.Saved) -> tuple[Tensor, Tensor, Tensor]:
+def parts(saved: attention.Saved) -> tuple[Tensor, Tensor, Tensor]:
     """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
     heads, n, m, e = saved.sizes
     if saved.short:
@@ -113,8 +113,8 @@ def test_the_kernels_equal_the_composition(case, dtype, small, device, launched,
     q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
-    monkeypatch.setattr(short, "MOST", 128 if small else 0)
-    monkeypatch.setattr(short, "_fits", lambda *_: True)  # spilled registers change no value
+    monkeypatch.setattr(attention, "SHORT", 128 if small else 0)
+    monkeypatch.setattr(attention, "_fits", lambda *_: True)  # spilled registers change no value
     given = {"alpha": alpha, "scale": 0.25, "causal": causal, "lengths": lengths}
     out, saved = attention.forward(*ours, **given)
     found = (out, *attention.gradients(g.to(device), *ours, saved)[:3])
@@ -216,7 +216,7 @@ def test_every_public_form_takes_the_kernels(form, device, launched, monkeypatch
     (B, H, G, n, m), call = form
     tensors = [x.mT for x in drawn(n, (B, H, 8, n), (B, G, 8, m), (B, G, 6, m))]
     for first in (KERNELS,) if any(map(learnable, call.values())) else (KERNELS, SMALL_KERNELS):
-        monkeypatch.setattr(short, "MOST", 128 if first is SMALL_KERNELS else 0)
+        monkeypatch.setattr(attention, "SHORT", 128 if first is SMALL_KERNELS else 0)
         launched.clear()
         errors = apart(tensors, device, torch.float32, **{"scale": 0.25} | call)
         assert launched[: len(first)] == first and ("attend_bias_backward" in launched) == ("bias" in call)

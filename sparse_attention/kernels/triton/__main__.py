@@ -12,27 +12,27 @@ from typing import Any
 import torch
 
 from .. import triton as rows
-from . import attention, launcher, short
+from . import attention, launcher
 
 
 def calls(given: argparse.Namespace) -> None:
     """The calls whose kernels are compiled; their sizes do not matter."""
-    rest = (2 * short.MOST, *short._KEYS), (False, True)
+    rest = (2 * attention.SHORT, *attention.SHORT_KEYS), (False, True)
     for dtype, d, alpha, n, hidden in itertools.product(given.dtype, given.channels, given.alpha, *rest):
         q = torch.empty(1, 2, n, d, dtype=getattr(torch, dtype), device="meta")
         mask: dict[str, Any] = {"mask": torch.ones(1, 1, 1, n, dtype=torch.bool, device="meta")} if hidden else {}
-        for save in (False, True) if n > short.MOST else (True,):
+        for save in (False, True) if n > attention.SHORT else (True,):
             out, saved = attention.forward(q, q, q, alpha=alpha, scale=0.1, lead=(1, 2), save=save, **mask)
             if saved is not None:
                 attention.gradients(out, q, q, q, saved)
 
 
 def measure(device: str, seconds_of: Callable[[Callable[[], Any]], float]) -> int:
-    """The most keys for which the kernels of `short` are faster than those of blocks, forward and backward; kept in `short.record`."""
-    path, kept, found = short.record(), short.MOST, 0
+    """The most keys for which the kernels of `short_kernels` are faster than those of blocks, forward and backward; kept in `attention.record`."""
+    path, kept, found = attention.record(), attention.SHORT, 0
     path.unlink(missing_ok=True)
-    short.measured.cache_clear()
-    for keys in short._KEYS:
+    attention.measured.cache_clear()
+    for keys in attention.SHORT_KEYS:
         q = torch.randn(64, 8, keys, 64, dtype=torch.bfloat16, device=device)
 
         def call(q: torch.Tensor = q) -> None:
@@ -41,12 +41,12 @@ def measure(device: str, seconds_of: Callable[[Callable[[], Any]], float]) -> in
             attention.gradients(out, q, q, q, saved)
 
         small = seconds_of(call)
-        short.MOST = 0
+        attention.SHORT = 0
         found = keys if small <= seconds_of(call) else found
-        short.MOST = kept
+        attention.SHORT = kept
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(str(found))
-    short.measured.cache_clear()
+    attention.measured.cache_clear()
     return found
 
 

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import sparse_attention as sa
 from benchmarks import host
 from sparse_attention.kernels import triton
-from sparse_attention.kernels.triton import attention, launcher, short
+from sparse_attention.kernels.triton import attention, launcher
 
 compiles = pytest.mark.skipif(triton._INTERPRETED, reason="interpreted kernels cannot be compiled")
 
@@ -268,11 +268,11 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
 
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "new"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "H200")
-    short.measured.cache_clear()
+    attention.measured.cache_clear()
     with monkeypatch.context() as without:
-        without.setattr(short, "MOST", 0)
-        assert short.measured(0) == 128  # not measured yet
-    assert short.MOST == 128
+        without.setattr(attention, "SHORT", 0)
+        assert attention.measured(0) == 128  # not measured yet
+    assert attention.SHORT == 128
 
     def seconds(call: Any) -> float:
         recorded.clear()
@@ -281,8 +281,8 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
 
     made: list[int] = []
     assert command.measure("cpu", seconds) == 64
-    assert short.measured(0) == 64 and short.MOST == 128 and len(made) == 6
-    short.measured.cache_clear()
+    assert attention.measured(0) == 64 and attention.SHORT == 128 and len(made) == 6
+    attention.measured.cache_clear()
 
 
 def test_causal_attention_and_padding_share_a_kernel(recorded, monkeypatch) -> None:
