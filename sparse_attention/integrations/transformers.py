@@ -150,8 +150,7 @@ def cache(model: Any) -> DynamicCache:
         what = "has an encoder" if name in _MINE else f"attends by {name!r}"
         raise ValueError(f"{type(model).__name__} {what}; cache(model) needs a decoder without encoder, after use(model, mapping). For other models leave the cache out")  # fmt: skip
     made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
-    layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
-    made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
+    made.layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
     return made
 
 
@@ -189,13 +188,8 @@ class Held(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last positions; their number is given as a negative one, as transformers does.
-
-        Raises:
-            ValueError: the number is positive.
-        """
-        if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): to remove positions, write crop(-{tokens_to_remove})")
+        """Forget the last positions; their number is given as a negative one, as transformers does."""
+        super().crop(tokens_to_remove)  # refuses a positive one
         if self.is_initialized:
             self.held.crop(len(self.held) + tokens_to_remove)
             self._read()
