@@ -201,9 +201,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
             self.held.reorder(torch.arange(there.shape[0], device=there.device)[indices.to(there.device)])
             self._read()
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Put the sequences of the batch in the order that beam search chose, int64 ``[B]``."""
-        self.batch_select_indices(beam_idx)
+    reorder_cache = batch_select_indices  # in the order that beam search chose
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each sequence of the batch: ``B`` sequences become ``B * repeats``, copies side by side."""

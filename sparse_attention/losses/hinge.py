@@ -11,7 +11,7 @@ from ..kernels.reference.rows import widest
 from ..mappings.sparsegen import LAM
 from ..mappings.sparsehourglass import Q
 from ..registry import spec
-from ..rows.shape import last, per_row
+from ..rows.shape import compiling, last, per_row, transformed
 from .regularisers import reduced
 
 SPARSEGEN, HOURGLASS = spec("sparsegen_lin").defaults, spec("sparsehourglass").defaults
@@ -118,9 +118,7 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
         raise ValueError(
             f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
         )
-    if not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and not bool(
-        (target >= 0).all()
-    ):
+    if not (compiling() or transformed()) and not bool((target >= 0).all()):
         raise ValueError("target contains negative numbers or NaN; give labels 0 and 1, or a distribution")
     x, _ = last(scores, dim, mask)
     keep = x.detach() != -torch.inf

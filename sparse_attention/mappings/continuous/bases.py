@@ -143,9 +143,8 @@ class GaussianBasis2d(_Basis):
         first, second = variance if isinstance(variance, tuple) else (variance, variance)
         if not (first > 0 and second > 0):
             raise ValueError(f"basis variances must be positive, got {variance}")
-        line1 = torch.linspace(low, high, rows, dtype=torch.float64)
-        line2 = torch.linspace(low, high, columns, dtype=torch.float64)
-        return cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
+        lines = (torch.linspace(low, high, n, dtype=torch.float64) for n in (rows, columns))
+        return cls(torch.cartesian_prod(*lines), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
 
     @property
     def separable(self) -> bool:
