@@ -133,20 +133,16 @@ def _print_times(calls: Mapping[str, Callable[[], Tensor]], leaves: tuple[Tensor
 def _times(calls: Mapping[str, Callable[[], Tensor]], leaves: tuple[Tensor, ...]) -> dict[str, float]:
     """The shortest time of each call with its backward pass, in seconds (other programs only add); calls take turns."""
     took: dict[str, list[float]] = {name: [] for name in calls}
+    wait = torch.cuda.synchronize if leaves[0].is_cuda else lambda: None
     for turn in range(ROUNDS + 2):
         for name, call in calls.items():
-            _wait(leaves[0])
+            wait()
             began = time.perf_counter()
             torch.autograd.grad(call().sum(), leaves)
-            _wait(leaves[0])
+            wait()
             if turn > 1:
                 took[name].append(time.perf_counter() - began)
     return {name: min(times) for name, times in took.items()}
-
-
-def _wait(x: Tensor) -> None:
-    if x.is_cuda:
-        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

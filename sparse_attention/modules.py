@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from .describe import LEARNED, Spec
-from .rows.contract import under_contract
+from .rows.apply import under_contract
 from .rows.shape import PLAIN, as_node, tensor, whole
 
 _CLASSES: dict[str, type[Mapping]] = {}
@@ -278,29 +278,18 @@ class _DirectInner(_Inner):
 
 def module_class(spec: Spec, thing: Any, contract: bool) -> type[Mapping]:
     """Create the module class for a mapping; ``thing`` is the registered function or ``nn.Module`` class."""
-    members: dict[str, Any] = {"__module__": thing.__module__, "__doc__": _documentation(spec), "spec": spec}
-    members["__signature__"] = inspect.Signature(
-        [
-            inspect.Parameter(
-                p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=None if p.required else p.default
-            )
-            for p in spec.params
-        ]
-        + [inspect.Parameter("dim", inspect.Parameter.KEYWORD_ONLY, default=-1)] * (spec.over == "row")
-    )
+    told = [f"Module of `{spec.name}`: {spec.summary}"]
+    told += ["", "Args:", *(f"    {p.name}: {p.meaning}; {p.range}." for p in spec.params)] if spec.params else []
+    taken = [inspect.Parameter(p.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=p.default) for p in spec.params]
+    taken += [inspect.Parameter("dim", inspect.Parameter.KEYWORD_ONLY, default=-1)] * (spec.over == "row")
+    members: dict[str, Any] = {"__module__": thing.__module__, "__doc__": "\n".join(told), "spec": spec}
+    members["__signature__"] = inspect.Signature(taken)
     base: type[Mapping] = Mapping if spec.over == "row" else _Direct
     if inspect.isclass(thing):
         members["inner_class"] = thing
         base = _Stateful if spec.stateful else _Inner if contract else _DirectInner
     _CLASSES[spec.name] = type("".join(part.capitalize() for part in spec.name.split("_")), (base,), members)
     return _CLASSES[spec.name]
-
-
-def _documentation(spec: Spec) -> str:
-    lines = [f"Module of `{spec.name}`: {spec.summary}"]
-    if spec.params:
-        lines += ["", "Args:", *(f"    {p.name}: {p.meaning}; {p.range}." for p in spec.params)]
-    return "\n".join(lines)
 
 
 def _revive(module: str, name: str) -> Mapping:

@@ -238,24 +238,23 @@ class MultiheadAttention(nn.MultiheadAttention):
         ``[B, H, T, S]``. None means that all keys are kept or that no bias is added."""
         B, H, T, _ = q.shape
         alone = attn_mask is not None and attn_mask.ndim == 2
-        shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-            ((B, S), (B, 1, 1, S)),
-            ((T, S), (T, S)) if alone else ((B * H, T, S), (B, H, T, S)),
-        ]
-        found: list[Tensor | None] = []
-        bias = None
-        for name, given, (shape, view) in zip(("key_padding_mask", "attn_mask"), (key_padding_mask, attn_mask), shapes):
-            if given is not None and given.shape != shape:
+        shapes: Any = ((T, S), (T, S)) if alone else ((B * H, T, S), (B, H, T, S))
+        found, bias = {}, None
+        for name, given, shape, view in (
+            ("key_padding_mask", key_padding_mask, (B, S), (B, 1, 1, S)),
+            ("attn_mask", attn_mask, *shapes),
+        ):
+            if given is None:
+                continue
+            if given.shape != shape:
                 raise ValueError(f"{name} has shape {tuple(given.shape)}; it should be {shape}")
-            if given is None or given.dtype == torch.bool:
-                keep = None if given is None else ~given
-            else:
-                keep, added = separate(given)
-                if given.requires_grad or foreign(given) or asynchronous(given) or bool(added.any()):
-                    added = added.reshape(view)
-                    bias = added if bias is None else bias + added
-            found.append(None if keep is None else keep.reshape(view))
-        return found[0], found[1], bias
+            keep, added = (~given, None) if given.dtype == torch.bool else separate(given)
+            found[name] = keep.reshape(view)
+            if added is not None and (
+                given.requires_grad or foreign(given) or asynchronous(given) or bool(added.any())
+            ):
+                bias = added.reshape(view) if bias is None else bias + added.reshape(view)
+        return found.get("key_padding_mask"), found.get("attn_mask"), bias
 
 
 def _both(a: Tensor | None, b: Tensor | None) -> Tensor | None:

@@ -87,16 +87,12 @@ def alignment_error_rate(
             f"one set of links per sentence is needed: got {len(alignments)} alignments, {len(sure)} sure "
             f"and {len(possible)} possible"
         )
-    a = s = in_sure = in_possible = 0
-    for found, must, may in zip(alignments, sure, possible):
-        may = must | may
-        a, s = a + len(found), s + len(must)
-        in_sure, in_possible = in_sure + len(found & must), in_possible + len(found & may)
-    nan = float("nan")
+    A, S, P = ({(i, link) for i, links in enumerate(x) for link in links} for x in (alignments, sure, possible))
+    in_sure, in_possible, nan = len(A & S), len(A & (S | P)), float("nan")
     return {
-        "aer": 1.0 - (in_sure + in_possible) / (a + s) if a + s else nan,
-        "precision": in_possible / a if a else nan,
-        "recall": in_sure / s if s else nan,
+        "aer": 1.0 - (in_sure + in_possible) / (len(A) + len(S)) if A or S else nan,
+        "precision": in_possible / len(A) if A else nan,
+        "recall": in_sure / len(S) if S else nan,
     }
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from .describe import DOMAINS, KINDS, OVER, Param, Spec
 from .errors import Refused, meant
 from .modules import Mapping, module_class
-from .rows.contract import under_contract
+from .rows.apply import under_contract
 
 Thing = TypeVar("Thing", bound=Callable[..., Any])
 _SPECS: dict[str, Spec] = {}

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from ..losses.fenchel_young import fenchel_young
+from ..losses.regularisers import Slope
 from ..mappings.constrained import constrained_sparsemax
 from ..mappings.entmax import entmax as _entmax
 from ..mappings.normalization import hardmax
@@ -27,7 +28,6 @@ from ..mappings.sparsemax import sparsemax as _sparsemax
 from ..registry import Param, make
 from ..rows.ragged import along
 from ..rows.shape import last, scaled
-from ..rows.slope import Slope
 
 __version__ = "1.3"
 _ALPHA = Param("alpha", low=0.0, meaning="order of the norm")

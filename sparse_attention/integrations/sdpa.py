@@ -121,21 +121,16 @@ def scaled_dot_product_attention(
     try:
         out = sparse_attention(query, key, value, mapping, **arguments)
     except (TypeError, ValueError):
-        _raise_as_torch(query, key, value, mapping, arguments)
+        try:  # an error of the arguments is a RuntimeError, too
+            checked(query, key, value, mapping, **arguments)
+        except (TypeError, ValueError) as error:
+            raise ArgumentError(str(error)) from None
         raise
     out = F.dropout(out, 1.0) if all_dropped else out
     # Like torch's result, it is laid out as the query, so that .transpose(1, 2).view(B, n, H * e) works where it does there.
     if out.ndim == 4 and query.stride(1) < query.stride(2):
         return out.transpose(1, 2).contiguous().transpose(1, 2)
     return out
-
-
-def _raise_as_torch(q: Tensor, k: Tensor, v: Tensor, mapping: Any, given: dict[str, Any]) -> None:
-    """Raise the error of a call's arguments as a RuntimeError, too; nothing if the arguments are fine."""
-    try:
-        checked(q, k, v, mapping, **given)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(str(error)) from None
 
 
 def _broadcast(q: Tensor, k: Tensor, v: Tensor, grouped: bool) -> tuple[Tensor, Tensor, Tensor]:

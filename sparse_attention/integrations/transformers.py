@@ -150,8 +150,7 @@ def cache(model: Any) -> DynamicCache:
         what = "has an encoder" if name in _MINE else f"attends by {name!r}"
         raise ValueError(f"{type(model).__name__} {what}; cache(model) needs a decoder without encoder, after use(model, mapping). For other models leave the cache out")  # fmt: skip
     made, (mapping, params, *_) = DynamicCache(config=model.config), _MINE[name]
-    layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
-    made.layers = layers or [Held(mapping, params) for _ in range(model.config.num_hidden_layers)]
+    made.layers = [Held(mapping, params) if type(layer) is DynamicLayer else layer for layer in made.layers]
     return made
 
 
@@ -189,13 +188,8 @@ class Held(DynamicLayer):  # type: ignore[misc]
         return self.keys, self.values
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Forget the last positions; their number is given as a negative one, as transformers does.
-
-        Raises:
-            ValueError: the number is positive.
-        """
-        if tokens_to_remove > 0:
-            raise ValueError(f"crop({tokens_to_remove}): to remove positions, write crop(-{tokens_to_remove})")
+        """Forget the last positions; their number is given as a negative one, as transformers does."""
+        super().crop(tokens_to_remove)  # refuses a positive one
         if self.is_initialized:
             self.held.crop(len(self.held) + tokens_to_remove)
             self._read()
@@ -207,9 +201,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
             self.held.reorder(torch.arange(there.shape[0], device=there.device)[indices.to(there.device)])
             self._read()
 
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Put the sequences of the batch in the order that beam search chose, int64 ``[B]``."""
-        self.batch_select_indices(beam_idx)
+    reorder_cache = batch_select_indices  # in the order that beam search chose
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each sequence of the batch: ``B`` sequences become ``B * repeats``, copies side by side."""

@@ -12,17 +12,20 @@ sparsegen. The SparseMAP losses are Fenchel-Young losses over structures (Nicula
 scores are not regularised.
 """
 
-from .fenchel_young import entmax_loss, fenchel_young, fusedmax_loss, max_omega, softmax_loss, sparsemax_loss
-from .hinge import sparsegen_hinge, sparsehourglass_hinge
-from .modules import (
+from .fenchel_young import (
     EntmaxLoss,
     FenchelYoungLoss,
     FusedmaxLoss,
     SoftmaxLoss,
-    SparsegenHinge,
-    SparsehourglassHinge,
     SparsemaxLoss,
+    entmax_loss,
+    fenchel_young,
+    fusedmax_loss,
+    max_omega,
+    softmax_loss,
+    sparsemax_loss,
 )
+from .hinge import SparsegenHinge, SparsehourglassHinge, sparsegen_hinge, sparsehourglass_hinge
 from .regularisers import REGULARISERS
 from .structures import sparsemap_matching_loss, sparsemap_sequence_loss, sparsemap_tree_loss
 

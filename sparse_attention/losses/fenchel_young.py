@@ -1,20 +1,34 @@
-"""Fenchel-Young losses and the smoothed maximum, computed from the conjugate of a mapping's regulariser."""
+"""Fenchel-Young losses and the smoothed maximum, computed from the conjugate of a mapping's regulariser.
+
+Each loss is also a module, constructed with its options and called with scores and target.
+"""
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .. import mappings  # noqa: F401  (registers them)
 from ..describe import LEARNED, Param, Spec
-from ..registry import Mapping, built, checked, shown, spec
+from ..registry import Mapping, built, shown, spec
 from ..rows.forward_mode import forward_levels, integral, split
 from ..rows.shape import compiling, last, per_row
-from ..rows.slope import AtClass, Slope, reduced
-from .regularisers import AT_VERTEX, GRIDS, REGULARISERS, SEPARABLE
+from .regularisers import (
+    AT_VERTEX,
+    GRIDS,
+    REDUCTION,
+    REGULARISERS,
+    SEPARABLE,
+    AtClass,
+    Slope,
+    each_class,
+    mean_of,
+    reduced,
+    targets,
+    weighted,
+)
 
 SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
 ENTMAX, FUSEDMAX = spec("entmax").defaults, spec("fusedmax").defaults
@@ -92,8 +106,6 @@ def _given(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
 
 def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
     """The mapping as a module, and the inputs it needs in addition to scores."""
-    if inspect.isclass(mapping):
-        checked(mapping)  # which raises
     known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
     name = known.name if isinstance(known, Spec) else shown(mapping)
     if name not in REGULARISERS and name not in GRIDS:
@@ -128,14 +140,11 @@ def _value(
         )
     x, _ = last(scores, dim, mask)
     # From here on, dim is the last dimension, and hyperparameter tensors have the shape of the rows.
-    each = {param.name for param in built.spec.params if param.each}
-    params = {name: per_row(value, scores, dim, name) for name, value in built.params.items() if name not in each}
-    fixed = {name: value for name, value in built.params.items() if name in each}
-    moved = {name: torch.as_tensor(u).expand(scores.shape).movedim(dim, -1) for name, u in {**fixed, **inputs}.items()}
-    function = built.spec.function
+    values, each = {**built.params, **inputs}, {param.name for param in built.spec.params if param.each}
+    params = {key: per_row(value, scores, dim, key) for key, value in values.items() if key not in each}
+    moved = {key: torch.as_tensor(values[key]).expand(scores.shape).movedim(dim, -1) for key in values.keys() & each}
+    function, name = built.spec.function, built.spec.name
     assert function is not None
-    name = built.spec.name
-    numbers = {key: value for key, value in params.items() if key not in ("mode", "solver", "tol")}
 
     def mapping(z: Tensor) -> Tensor:
         return function(z, dim=-1, **params, **moved)
@@ -148,49 +157,48 @@ def _value(
         p = mapping(x.detach() if constant else x)
         if target is not None and not target.is_floating_point():
             direct = name in (SEPARABLE if smoothing else AT_VERTEX)
-            if constant and direct and abs(numbers.get("alpha", 2.0) - 1.0) > 0.1:
-                value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **numbers)
+            if constant and direct and abs(params.get("alpha", 2.0) - 1.0) > 0.1:
+                value = AtClass.apply(x, p, target, again, smoothing) + AT_VERTEX[name](p, x.detach(), **params)
                 if smoothing:
-                    value = value + _smoothed(name, x.detach(), smoothing, numbers)
+                    value = value + _smoothed(name, x.detach(), smoothing, params)
                 # Set values that rounding made negative to 0, but keep their gradient.
                 return torch.where(value.detach() < 0, value - value.detach(), value)
 
         def omega(q: Tensor) -> Tensor:
-            return REGULARISERS[name](q, keep, **numbers).sum(-1)
+            return REGULARISERS[name](q, keep, **params).sum(-1)
 
-        return _young(x, p, _smooth(_each_row(target, x), keep, smoothing), omega, again)
+        return _young(x, p, _distribution(target, keep, smoothing, x.dtype), omega, again)
 
     if torch.autograd.forward_ad._current_level < 0:
         return value_at(x)
-    return _in_forward_mode(x, value_at, mapping, _smooth(_each_row(target, x), keep, smoothing))
-
-
-def _each_row(target: Tensor | None, x: Tensor) -> Tensor | None:
-    """The target as a distribution for each row of ``x [..., n]``."""
-    if target is None or target.is_floating_point():
-        return target
-    return torch.nn.functional.one_hot(target, x.shape[-1]).to(x.dtype)
-
-
-def _in_forward_mode(x: Tensor, value_at: Any, mapping: Any, target: Tensor | None) -> Tensor:
-    """The loss at the scores without tangents, plus the integral of its gradient ``p - t`` along the tangents."""
-    (x0,), (h,) = split(x)
-    value = value_at(x0)
-    finite = value.detach().isfinite().unsqueeze(-1)
+    # The loss at the scores without tangents, plus the integral of its gradient p - t along the tangents.
+    (x0,), (change,) = split(x)
+    value, t = value_at(x0), _distribution(target, keep, smoothing, x.dtype)
+    finite = torch.where(value.detach().isfinite().unsqueeze(-1), change, 0.0)
 
     def along(s: float) -> Tensor:
-        p = mapping(x0 + s * h)
-        return ((p if target is None else p - target) * torch.where(finite, h, 0.0)).sum(-1)
+        p = mapping(x0 + s * change)
+        return ((p if t is None else p - t) * finite).sum(-1)
 
     return value + integral(along, max(forward_levels(), 1))
 
 
-def _smoothed(name: str, x: Tensor, smoothing: float, numbers: dict[str, Any]) -> Tensor:
+def _distribution(target: Tensor | None, keep: Tensor, smoothing: float, dtype: torch.dtype) -> Tensor | None:
+    """The target as a distribution for each row of ``keep [..., n]``, after smoothing over what is kept."""
+    if target is not None and not target.is_floating_point():
+        target = torch.nn.functional.one_hot(target, keep.shape[-1]).to(dtype)
+    if target is None or not smoothing:
+        return target
+    kept = keep.to(target.dtype)  # multiplying a bool by a float would give float32
+    return (1.0 - smoothing) * target + smoothing * kept / kept.sum(-1, keepdim=True).clamp(min=1.0)
+
+
+def _smoothed(name: str, x: Tensor, smoothing: float, params: dict[str, Any]) -> Tensor:
     """Omega of a smoothed class minus Omega of the class itself, ``[...]`` for rows ``x [..., n]``."""
     kept = (x != -torch.inf).sum(-1).clamp(min=1).to(x.dtype)
     share = smoothing / kept
     here, elsewhere, one = REGULARISERS[name](
-        torch.stack((1.0 - smoothing + share, share, torch.ones_like(share))), kept, **numbers
+        torch.stack((1.0 - smoothing + share, share, torch.ones_like(share))), kept, **params
     )
     return here - one + (kept - 1.0) * elsewhere
 
@@ -208,14 +216,7 @@ def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor
     def omega(q: Tensor) -> Tensor:
         return GRIDS[built.spec.name](q.view(x.shape), keep, **numbers).sum((-1, -2))
 
-    return _young(flat, p, _smooth(_each_row(target, flat), keep.flatten(-2), smoothing), omega)
-
-
-def _smooth(target: Tensor | None, keep: Tensor, smoothing: float) -> Tensor | None:
-    if target is None or not smoothing:
-        return target
-    kept = keep.to(target.dtype)  # multiplying a bool by a float would give float32
-    return (1.0 - smoothing) * target + smoothing * kept / kept.sum(-1, keepdim=True).clamp(min=1.0)
+    return _young(flat, p, _distribution(target, keep.flatten(-2), smoothing, x.dtype), omega)
 
 
 def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any = None) -> Tensor:
@@ -228,62 +229,6 @@ def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any =
         x = x - torch.where(shifted, top, 0.0)
     value = Slope.apply(x, p, t, again) - omega(p.detach())
     return value if target is None else value + omega(target)
-
-
-def targets(
-    scores: Tensor, target: Tensor, dim: int, ignore_index: int, grid: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """The target in a standard form: class indices or distributions.
-
-    Returns:
-        class indices, 0 where ignored, with the mask of rows that are not ignored; or distributions in float32 or
-        float64 with the classes last, and None.
-    """
-    if not target.dtype.is_floating_point:
-        lead = list(scores.shape)
-        lead.pop(dim)
-        if list(target.shape) != lead:
-            raise ValueError(
-                f"class indices of shape {tuple(target.shape)} do not fit scores {tuple(scores.shape)} "
-                f"along dim={dim}: expected {tuple(lead)}"
-            )
-        counted = target != ignore_index
-        return target.long().masked_fill(~counted, 0), counted
-    target = target.flatten(-2) if grid and target.ndim > 1 else target
-    if target.shape != scores.shape:
-        raise ValueError(
-            f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}, "
-            "or hold class indices (int64)"
-        )
-    dtype = torch.float64 if scores.dtype == torch.float64 else torch.float32
-    return target.to(dtype).movedim(dim, -1), None
-
-
-def weighted(
-    value: Tensor, t: Tensor, counted: Tensor | None, weight: Tensor | None, reduction: str, classes: int
-) -> Tensor:
-    """Weight the rows ``value [...]`` and reduce them; ``t`` and ``counted`` are what `targets` returns."""
-    if counted is None and weight is None:
-        return reduced(value, reduction)
-    share = torch.ones_like(value)
-    if weight is not None:
-        weight = _each_class(weight, classes, value.dtype)
-        share = weight[t] if counted is not None else (t * weight).sum(-1)
-        value = value * share
-    return _mean_of(value, share, counted, reduction)
-
-
-def _each_class(weight: Tensor, classes: int, dtype: torch.dtype) -> Tensor:
-    if weight.shape != (classes,):
-        raise ValueError(f"weight of shape {tuple(weight.shape)} must have shape ({classes},), one number per class")
-    return weight.to(dtype)
-
-
-def _mean_of(value: Tensor, share: Tensor, counted: Tensor | None, reduction: str) -> Tensor:
-    """Reduce the rows ``value [...]``, with 0 where not ``counted``; a mean divides by the sum of ``share [...]``."""
-    if counted is not None:
-        value, share = value.masked_fill(~counted, 0.0), share.masked_fill(~counted, 0.0)
-    return value.sum() / share.sum() if reduction == "mean" else reduced(value, reduction)
 
 
 def softmax_loss(
@@ -306,15 +251,14 @@ def softmax_loss(
     smoothing = SMOOTHING.check(label_smoothing)
     given, counted = targets(scores, target, dim, ignore_index)
     x, _ = last(scores, dim, mask)
-    each = None if weight is None else _each_class(weight, x.shape[-1], x.dtype)
+    each = None if weight is None else each_class(weight, x.shape[-1], x.dtype)
     dead = x.detach().amax(-1, keepdim=True) == -torch.inf
     log_p = torch.log_softmax(x.masked_fill(dead, 0.0), -1).masked_fill(dead, 0.0)
     if counted is not None and not smoothing:
         value = -log_p.gather(-1, given.unsqueeze(-1)).squeeze(-1)
         value = value if each is None else value * each[given]
     else:
-        t = given if counted is None else torch.nn.functional.one_hot(given, x.shape[-1]).to(x.dtype)
-        soft = _smooth(t, x.detach() != -torch.inf, smoothing)
+        soft = _distribution(given, x.detach() != -torch.inf, smoothing, x.dtype)
         assert soft is not None
         soft = soft if each is None else soft * each
         value = -torch.where(soft == 0, 0.0, soft * log_p).sum(-1)
@@ -322,7 +266,7 @@ def softmax_loss(
     value = torch.where(value.detach() == torch.inf, value.detach(), value)
     if counted is None:
         return reduced(value, reduction)
-    return _mean_of(value, torch.ones_like(value) if each is None else each[given], counted, reduction)
+    return mean_of(value, torch.ones_like(value) if each is None else each[given], counted, reduction)
 
 
 def sparsemax_loss(
@@ -367,3 +311,73 @@ def fusedmax_loss(
     Other arguments are those of :func:`sparsemax_loss`.
     """
     return fenchel_young(scores, target, "fusedmax", dim, mask, reduction, lam=lam, gamma=gamma, **options)
+
+
+class FenchelYoungLoss(nn.Module):
+    """Module version of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
+
+    Args:
+        mapping, params: either a module, or a mapping's name with its parameters. A tensor is moved together with the
+            loss, and the value "learned" creates a trainable parameter.
+        dim, reduction, weight, ignore_index, label_smoothing: as in the function.
+    """
+
+    def __init__(
+        self,
+        mapping: str | Mapping,
+        dim: int = -1,
+        reduction: str = "mean",
+        weight: Tensor | None = None,
+        ignore_index: int = -100,
+        label_smoothing: float = 0.0,
+        **params: Any,
+    ) -> None:
+        super().__init__()
+        self.dim, self.reduction, self.ignore_index = dim, REDUCTION.check(reduction), ignore_index
+        self.label_smoothing = SMOOTHING.check(label_smoothing)
+        self.register_buffer("weight", weight)
+        self.mapping = _built(mapping, params)[0]
+
+    @property
+    def options(self) -> dict[str, Any]:
+        kept = ("dim", "reduction", "weight", "ignore_index", "label_smoothing")
+        return {name: getattr(self, name) for name in kept}
+
+    def extra_repr(self) -> str:
+        return f"reduction={self.reduction!r}"
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None, **inputs: Any) -> Tensor:
+        return fenchel_young(scores, target, self.mapping, mask=mask, **self.options, **inputs)
+
+
+class SparsemaxLoss(FenchelYoungLoss):
+    """Module version of :func:`sparsemax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("sparsemax", **options)
+
+
+class EntmaxLoss(FenchelYoungLoss):
+    """Module version of :func:`entmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
+
+    def __init__(self, alpha: float | Tensor | str = ENTMAX["alpha"], **options: Any) -> None:
+        super().__init__("entmax", alpha=alpha, **options)
+
+
+class FusedmaxLoss(FenchelYoungLoss):
+    """Module version of :func:`fusedmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
+
+    def __init__(
+        self, lam: float | Tensor = FUSEDMAX["lam"], gamma: float | Tensor = FUSEDMAX["gamma"], **options: Any
+    ) -> None:
+        super().__init__("fusedmax", lam=lam, gamma=gamma, **options)
+
+
+class SoftmaxLoss(FenchelYoungLoss):
+    """Module version of :func:`softmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__("softmax", *given, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:  # type: ignore[override]
+        return softmax_loss(scores, target, mask=mask, **self.options)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..kernels.reference.rows import widest
 from ..mappings.sparsegen import LAM
 from ..mappings.sparsehourglass import Q
 from ..registry import spec
-from ..rows.shape import last, per_row
-from ..rows.slope import reduced
+from ..rows.shape import compiling, last, per_row, transformed
+from .regularisers import reduced
 
 SPARSEGEN, HOURGLASS = spec("sparsegen_lin").defaults, spec("sparsehourglass").defaults
 
@@ -116,12 +118,36 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
         raise ValueError(
             f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}"
         )
-    if not (torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()) and not bool(
-        (target >= 0).all()
-    ):
+    if not (compiling() or transformed()) and not bool((target >= 0).all()):
         raise ValueError("target contains negative numbers or NaN; give labels 0 and 1, or a distribution")
     x, _ = last(scores, dim, mask)
     keep = x.detach() != -torch.inf
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)
     total = y.sum(-1, keepdim=True)
     return x, y / torch.where(total == 0, 1.0, total), keep
+
+
+class _Hinge(nn.Module):
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.options = options
+
+
+class SparsegenHinge(_Hinge):
+    """Module version of :func:`sparsegen_hinge`; the options are dim, half_pairs, corrected and reduction."""
+
+    def __init__(self, lam: float = SPARSEGEN["lam"], **options: Any) -> None:
+        super().__init__(lam=lam, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        return sparsegen_hinge(scores, target, mask=mask, **self.options)
+
+
+class SparsehourglassHinge(_Hinge):
+    """Module version of :func:`sparsehourglass_hinge`; takes the same options as :class:`SparsegenHinge`."""
+
+    def __init__(self, q: float = HOURGLASS["q"], **options: Any) -> None:
+        super().__init__(q=q, **options)
+
+    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        return sparsehourglass_hinge(scores, target, mask=mask, **self.options)

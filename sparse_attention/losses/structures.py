@@ -14,8 +14,8 @@ from torch.autograd import Function
 
 from ..mappings.sparsemap import position_mask, sequence_scores, sparsemap_matching, sparsemap_sequence, sparsemap_tree
 from ..rows.shape import in_float64, last
-from ..rows.slope import Slope, reduced
 from ..structured.rows import steps_taken
+from .regularisers import Slope, reduced
 
 
 @in_float64

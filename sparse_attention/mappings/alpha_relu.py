@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.contract import under_contract
+from ..rows.apply import under_contract
 
 ALPHA = Param("alpha", low=1.0, tensor=False, meaning="as in entmax; 2 is relu(x - tau)")
 TAU = Param("tau", meaning="the threshold; with that of entmax, the result is entmax")

@@ -30,7 +30,6 @@ from ..describe import number_of
 from ..kernels.reference.graph import in_order
 from ..kernels.reference.rows import widest
 from ..registry import Param, register
-from ..rows import operators
 from ..rows.bounded import bounded_rows
 from ..rows.bounded import checked as with_bounds
 from ..rows.ragged import along, over_rows
@@ -158,8 +157,6 @@ def _sparsemax(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
         size = left.masked_fill(none, 1.0)
         z = ((x.masked_fill(out, 0.0) - low) / size).masked_fill(out, -torch.inf)
         return low + left * _sparsemax(z, (room / size).masked_fill(none, 1.0))
-    if not transformed() and (foreign(x) or foreign(u)):
-        return operators.bounded_rows(x.contiguous(), u.contiguous())
     return bounded_rows(x, u)
 
 

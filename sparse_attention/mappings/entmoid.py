@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..registry import register
-from ..rows.contract import under_contract
+from ..rows.apply import under_contract
 
 _PAPER = "Popov et al. 2020 (NODE), sec. 3.1 and its code"
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..registry import register
-from ..rows.contract import under_contract
+from ..rows.apply import under_contract
 from .sparsehourglass import through_cone
 
 _PAPER = "Laha et al. 2018, sec. 2 and Table 1"

@@ -22,9 +22,9 @@ from ..kernels.reference.graph import in_order
 from ..kernels.reference.structured import group_mean, isotonic_decreasing
 from ..registry import Param, register
 from ..rows.apply import rows
-from ..rows.groups import tied
 from ..rows.ragged import along
 from ..rows.shape import scaled
+from .fusedmax import tied
 from .sparsemax import project_last
 
 LAM = Param("lam", low=0.0, closed_low=True, meaning="weight of the pairwise maxima; 0 is sparsemax")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.contract import under_contract
+from ..rows.apply import under_contract
 
 BIAS = Param("bias", optional=True, meaning="added to every score; None is -log n, n the row's kept positions")
 
@@ -38,8 +38,8 @@ def sigmoid(scores: Tensor, dim: int = -1, bias: float | Tensor | None = None, m
     Returns:
         shape of scores, between 0 and 1; differentiable in scores and in a tensor bias.
     """
-    return under_contract(_sigmoid, scores, dim, mask, over_rows={"bias": BIAS.take(bias)})
 
+    def body(x: Tensor, keep: Tensor, bias: float | Tensor | None) -> Tensor:
+        return torch.sigmoid(x - keep.sum(-1, keepdim=True).to(x.dtype).log() if bias is None else x + bias)
 
-def _sigmoid(x: Tensor, keep: Tensor, bias: float | Tensor | None) -> Tensor:
-    return torch.sigmoid(x - keep.sum(-1, keepdim=True).to(x.dtype).log() if bias is None else x + bias)
+    return under_contract(body, scores, dim, mask, over_rows={"bias": BIAS.take(bias)})

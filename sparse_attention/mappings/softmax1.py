@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ..registry import Param, register
-from ..rows.contract import under_contract
+from ..rows.apply import under_contract
 
 LOGIT = Param(
     "logit",
@@ -42,10 +42,9 @@ def softmax1(scores: Tensor, dim: int = -1, logit: float | Tensor = 0.0, mask: T
     Returns:
         shape of scores; rows sum to less than 1, fully masked rows are 0. Differentiable in scores and logit.
     """
-    return under_contract(_softmax1, scores, dim, mask, over_rows={"logit": LOGIT.take(logit)})
 
+    def body(x: Tensor, keep: Tensor, logit: float | Tensor) -> Tensor:
+        rest = (x.new_zeros(()) + logit).expand(*x.shape[:-1], 1).to(x.dtype)
+        return torch.softmax(torch.cat((x.masked_fill(~keep, -torch.inf), rest), -1), -1)[..., :-1]
 
-def _softmax1(x: Tensor, keep: Tensor, logit: float | Tensor) -> Tensor:
-    one = x.new_zeros(()) + logit
-    rest = one.expand(*x.shape[:-1], 1).to(x.dtype)
-    return torch.softmax(torch.cat((x.masked_fill(~keep, -torch.inf), rest), -1), -1)[..., :-1]
+    return under_contract(body, scores, dim, mask, over_rows={"logit": LOGIT.take(logit)})

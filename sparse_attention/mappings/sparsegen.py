@@ -25,12 +25,8 @@ LAM = Param("lam", high=1.0, meaning="0 is sparsemax of g(z); towards 1 sparser,
 
 
 def _sparsegen(
-    scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | None, g: Callable[[Tensor], Tensor] | None
+    scores: Tensor, dim: int, lam: float | Tensor, mask: Tensor | None, g: Callable[[Tensor], Tensor]
 ) -> Tensor:
-    lam = LAM.take(lam)
-    if g is None:
-        return rows("sparsemax", scores, dim, mask, {"gamma": 1.0 - lam})
-
     def body(x: Tensor, lam: float | Tensor) -> Tensor:
         keep = x.detach() != -torch.inf
         z = g(x.masked_fill(~keep, 0.0))
@@ -38,7 +34,7 @@ def _sparsegen(
             return project_last((z / (1.0 - lam)).to(x.dtype), keep)
         return project_last(z, keep, 1.0 - lam)
 
-    return along(body, scores, dim, mask, lam=lam)
+    return along(body, scores, dim, mask, lam=LAM.take(lam))
 
 
 @register("sparsegen_lin", params=(LAM,), paper="Laha et al. 2018, sec. 3.2", oracle="quadratic programme")
@@ -56,7 +52,7 @@ def sparsegen_lin(scores: Tensor, dim: int = -1, lam: float | Tensor = 0.0, mask
     Raises:
         ValueError: lam >= 1.
     """
-    return _sparsegen(scores, dim, lam, mask, None)
+    return rows("sparsemax", scores, dim, mask, {"gamma": 1.0 - LAM.take(lam)})
 
 
 @register("sparsegen_exp", params=(LAM,), paper="Laha et al. 2018, sec. 3.1", oracle="quadratic programme")

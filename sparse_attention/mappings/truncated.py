@@ -16,7 +16,7 @@ from torch import Tensor
 from ..kernels.reference.graph import in_order
 from ..kernels.reference.rows import widest
 from ..registry import Param, register
-from ..rows.contract import under_contract
+from ..rows.apply import under_contract
 
 K = Param("k", low=1, closed_low=True, whole=True, meaning="the largest number of positions with weight")
 MASS = Param("mass", low=0.0, high=1.0, closed_high=True, tensor=False, meaning="the least softmax probability that the chosen positions hold")  # fmt: skip
@@ -44,12 +44,11 @@ def top_k(scores: Tensor, dim: int = -1, mask: Tensor | None = None, *, k: int |
     Returns:
         shape of scores; rows sum to 1, with at most k entries above 0.
     """
-    return under_contract(_top_k, scores, dim, mask, over_rows={"k": K.take(k)})
 
+    def body(x: Tensor, keep: Tensor, k: int | Tensor) -> Tensor:
+        return _restricted(x, keep & (_ordered(x, keep)[1] < k))
 
-def _top_k(scores: Tensor, mask: Tensor, k: int | Tensor) -> Tensor:
-    _, rank = _ordered(scores, mask)
-    return _restricted(scores, mask & (rank < k))
+    return under_contract(body, scores, dim, mask, over_rows={"k": K.take(k)})
 
 
 @register("top_p", params=(MASS,), paper="Holtzman et al. 2020 (nucleus)", oracle="enumeration")

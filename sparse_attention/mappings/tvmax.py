@@ -25,6 +25,7 @@ import warnings
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..kernels.reference.graph import refuse
 from ..kernels.reference.structured import group_mean
@@ -78,12 +79,11 @@ def tvmax(
     z = x.flatten(-2)  # [..., n]
     lam, gamma = per_row(lam, z, -1, "lam"), per_row(gamma, z, -1, "gamma")
     z = scaled(z, gamma)
-    if not z.numel():
-        return (
-            (restore(x.clone()), x.new_zeros(x.shape[:-2], dtype=torch.float64)) if return_gap else restore(x.clone())
-        )
-    groups, pull, gap = _regions(z.detach(), lam.detach() if isinstance(lam, Tensor) else lam, (height, width))
-    p = rows("sparsemax", group_mean(z + lam * pull.to(z.dtype), groups), -1, None, {"gamma": 1.0})
+    if z.numel():
+        groups, pull, gap = _regions(z.detach(), lam.detach() if isinstance(lam, Tensor) else lam, (height, width))
+        p = rows("sparsemax", group_mean(z + lam * pull.to(z.dtype), groups), -1, None, {"gamma": 1.0})
+    else:
+        p, gap = z.clone(), x.new_zeros(x.shape[:-2], dtype=torch.float64)
     weights = restore(p.view(x.shape))
     return (weights, gap) if return_gap else weights
 
@@ -107,7 +107,9 @@ def _regions(z: Tensor, lam: float | Tensor, grid: tuple[int, int]) -> tuple[Ten
     flat = torch.where(flat.isfinite(), flat, 0.0)
     top = flat.masked_fill(~keep, -torch.inf).amax(-1, keepdim=True)
     flat = torch.where(keep, torch.maximum(flat - top, -2 - 16 * weight), 0.0)
-    y, edges = flat.view(-1, *grid), _between(keep.view(-1, *grid))
+    y, kept = flat.view(-1, *grid), keep.view(-1, *grid)
+    # True where a position and its right, or its lower, neighbour are both kept
+    edges = torch.stack((kept & pad(kept[:, :, 1:], (0, 1)), kept & pad(kept[:, 1:], (0, 0, 0, 1))), 1)
     spread = -flat.amin(-1)  # the highest score is 0
     # No edge carries more flow than this, however large lam is.
     capacity = edges * torch.minimum(weight, flat.abs().sum(-1, keepdim=True)).view(-1, 1, 1, 1)
@@ -181,14 +183,6 @@ def _outflow(flow: Tensor) -> Tensor:
     total[:, :, 1:] += flow[:, 0, :, :-1]
     total[:, 1:] += flow[:, 1, :-1]
     return total
-
-
-def _between(keep: Tensor) -> Tensor:
-    """Mask ``[R, 2, H, W]``: True where a position and its right or lower neighbour are both in ``keep [R, H, W]``."""
-    found = keep.new_zeros(len(keep), 2, *keep.shape[1:])
-    found[:, 0, :, :-1] = keep[:, :, 1:] & keep[:, :, :-1]
-    found[:, 1, :-1] = keep[:, 1:] & keep[:, :-1]
-    return found
 
 
 def _components(joined: Tensor) -> Tensor:

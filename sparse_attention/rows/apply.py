@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -49,6 +50,7 @@ _grad_enabled = torch.is_grad_enabled
 _compiling = torch.compiler.is_dynamo_compiling  # every other compiler works as a mode
 _forward_ad = torch.autograd.forward_ad
 _select = kernels.select
+FAR_BELOW = -1e9
 
 
 def rows(
@@ -82,10 +84,10 @@ def rows(
     for value in params.values():
         if value.__class__ is not float:
             return masked_or(partial(_in_torch, op, learned), op, scores, dim, mask, params)
-    if (backend := kernels.fused(scores)) is not None:
-        if (p := _fused(backend, op, scores, dim, mask, params)) is not None:
-            return p
-    elif mask is not None and dim == -1 and (p := masked_rows(op, scores, mask, params)) is not None:
+    p = fused(op, scores, dim, mask, params)
+    if p is None and mask is not None and dim == -1:
+        p = masked_rows(op, scores, mask, params)
+    if p is not None:
         return p
     ndim = scores.ndim
     if (
@@ -130,17 +132,12 @@ def fused(
         if jagged(scores):
             return None
         tensor(scores)
-    if (backend := kernels.fused(scores)) is None:
+    backend: Any = kernels.fused(scores)
+    if backend is None or not scores.ndim or not scores.numel():
         return None
-    return _fused(backend, op, scores, dim if dim.__class__ is int else whole(dim), mask, params, plain)
-
-
-def _fused(
-    backend: Any, op: str, scores: Tensor, dim: int, mask: Tensor | None, params: dict[str, float], plain: Any = None
-) -> Tensor | None:
-    """`fused`, for dense scores."""
-    if not scores.ndim or not scores.numel() or foreign(scores) or transformed() or _forward_ad._current_level >= 0:
+    if foreign(scores) or transformed() or _forward_ad._current_level >= 0:
         return None
+    dim = dim if dim.__class__ is int else whole(dim)
     x, kept = scores, mask
     if dim != -1:
         x, kept = x.movedim(dim, -1), None if mask is None else checked(mask, scores).movedim(dim, -1)
@@ -228,6 +225,38 @@ def on_last(op: str, x: Tensor, params: dict[str, Any], **theta: Tensor) -> Tens
     if value is not None:
         return in_torch(op, x, name, value, params)
     return _Rows.apply(x.contiguous(), op, params)
+
+
+def under_contract(
+    function: Callable[..., Tensor],
+    scores: Tensor,
+    dim: int,
+    mask: Tensor | None,
+    over_rows: Any = MappingProxyType({}),  # a mapping: name -> number or tensor
+    **params: Any,
+) -> Tensor:
+    """Call the function so that the result follows the contract.
+
+    The result works for any ``dim``; it is zero, without gradient, at masked positions, at scores of -inf and in fully
+    masked rows; a NaN stays in its row. The function gets scores with the attention dimension last, float32 or float64,
+    with masked scores at -1e9, and a mask in the shape of the scores. It never sees a row that is fully masked or
+    contains NaN or +inf: such a row is replaced by ones, and its result is overwritten (by zeros, sum_normalization
+    would be NaN, and so would the gradient in anomaly mode). Parameters in ``over_rows`` that are tensors become ``[..., 1]`` (`shape.per_row`); other parameters are passed on as they are.
+    """
+
+    def kept(x: Tensor, **given: Any) -> Tensor:
+        top = x.detach().amax(-1, keepdim=True)
+        keep = x.detach() != -torch.inf
+        if on_cpu(x, -1) and bool(top.isfinite().all()):  # every row is as the function expects it
+            out = ~keep
+            return function(x.masked_fill(out, FAR_BELOW), keep, **given, **params).masked_fill(out, 0.0).to(x.dtype)
+        dead, bad = top == -torch.inf, ~(x.detach() < torch.inf).all(-1, keepdim=True)
+        skip = dead | bad
+        # Masked scores are far below all others but not -inf, since a learned factor times -inf has a NaN gradient.
+        p = function(x.masked_fill(~keep, FAR_BELOW).masked_fill(skip, 1.0), keep | skip, **given, **params)
+        return p.masked_fill(~keep | dead, 0.0).masked_fill(bad, torch.nan).to(x.dtype)
+
+    return along(kept, scores, dim, mask, **over_rows)
 
 
 class _Rows(Function):

@@ -1,4 +1,5 @@
-"""constrained_sparsemax as a row operation, with gradients for scores and bounds; built like the paths in `apply`."""
+"""constrained_sparsemax as a row operation, with gradients for scores and bounds; built like the paths in `apply` and the
+operators in `operators`."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from torch.autograd import Function
 from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from ..kernels.reference.graph import exporting
-from . import shape
+from . import operators, shape
 from .forward_mode import expand, forward_levels, split
 from .shape import batched, foreign, transformed
 
@@ -63,6 +64,11 @@ def checked(x: Tensor, u: Tensor, low: Tensor | None = None) -> Tensor:
 
 def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
     """Along the last dimension of ``x, u [..., n]``, which are float32 or float64, -inf where masked, and not empty."""
+    if not transformed() and (foreign(x) or foreign(u)):
+        if exporting():
+            return REFERENCE[_OP].forward(checked(x, u), bounds=u)[0]
+        operators.known_to(x)
+        return operators.OPERATORS.constrained(x.contiguous(), u.contiguous())[0]
     if not transformed() and torch.autograd.forward_ad._current_level < 0:
         return _Rows.apply(x, u)
     if forward_levels() < 2:
@@ -161,3 +167,26 @@ class _RowsInTorch(Function):
         x, u = (t.movedim(d, 0) if d is not None else t.unsqueeze(0) for t, d in zip((x, u), in_dims))
         both = torch.broadcast_shapes(x.shape, u.shape)
         return _RowsInTorch.apply(x.expand(both), u.expand(both)), (0, 0)
+
+
+def _opaque(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+    p, saved, bounds, _ = solve(x, u)
+    return p.view(x.shape), state(p, saved, bounds).view(x.shape)
+
+
+def _opaque_backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor]:
+    p, held = ctx.saved_tensors
+    return _vjp(g, p, (held,), bounds=p)
+
+
+operators.define(
+    "constrained(Tensor x, Tensor u) -> (Tensor, Tensor)",
+    _opaque,
+    lambda x, u: (x.new_empty(x.shape), x.new_empty(x.shape).char()),
+)
+torch.library.register_autograd(
+    "sparse_attention::constrained",
+    _opaque_backward,
+    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*output),
+    lib=operators.LIBRARY,
+)

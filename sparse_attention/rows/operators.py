@@ -7,7 +7,7 @@ the groups. A DTensor may be split along any dimension of the rows except the la
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -18,11 +18,10 @@ from .. import kernels
 from ..kernels.reference import OPS as REFERENCE
 from ..kernels.reference.graph import exporting
 from ..kernels.reference.rows import widest
-from .bounded import checked, solve, state
 from .shape import foreign
 
-_LIBRARY = torch.library.Library("sparse_attention", "DEF")
-_OPERATORS = torch.ops.sparse_attention
+LIBRARY = torch.library.Library("sparse_attention", "DEF")
+OPERATORS = torch.ops.sparse_attention
 
 
 def _params(x: Tensor, theta: Tensor | None, name: str, names: str, values: list[float]) -> tuple[bool, Any]:
@@ -35,22 +34,20 @@ def _params(x: Tensor, theta: Tensor | None, name: str, names: str, values: list
     return isinstance(params.get(name), Tensor), params
 
 
-def _rows(x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float]) -> Tensor:
-    flat = x.reshape(-1, x.shape[-1]).contiguous()
-    by_row, params = _params(x, theta, theta_name, names, values)
-    kernel: Any = REFERENCE[op] if by_row else kernels.select(op, flat).OPS[op]
-    return kernel.forward(flat, **params)[0].view(x.shape)
-
-
 def _rows_in_torch(
-    x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float]
+    x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float], saves: bool = True
 ) -> list[Tensor]:
-    """Returns the attention and, if all hyperparameters are numbers, the tensors that the reference saved."""
+    """Returns the attention and, with ``saves`` and if all hyperparameters are numbers, the tensors that the reference saved."""
+    saves = saves and theta is None
     flat = x.reshape(-1, x.shape[-1]).contiguous()
     by_row, params = _params(x, theta, theta_name, names, values)
-    kernel: Any = REFERENCE[op] if by_row or theta is None else kernels.select(op, flat).OPS[op]
+    kernel: Any = REFERENCE[op] if by_row or saves else kernels.select(op, flat).OPS[op]
     p, saved = kernel.forward(flat, **params)
-    return [p.view(x.shape), *(s.view(x.shape) for s in saved if theta is None)]
+    return [p.view(x.shape), *(s.view(x.shape) for s in saved if saves)]
+
+
+def _rows(x: Tensor, theta: Tensor | None, op: str, theta_name: str, names: str, values: list[float]) -> Tensor:
+    return _rows_in_torch(x, theta, op, theta_name, names, values, saves=False)[0]
 
 
 def _rows_vjp(g: Tensor, x: Tensor, op: str, names: str, values: list[float]) -> Tensor:
@@ -71,11 +68,6 @@ def _vjp(g: Tensor, p: Tensor, saved: list[Tensor], backend: str, op: str, names
     return dx.view(p.shape)
 
 
-def _constrained(x: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
-    p, saved, bounds, _ = solve(x, u)
-    return p.view(x.shape), state(p, saved, bounds).view(x.shape)
-
-
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
     x, theta, ctx.op, ctx.theta_name, ctx.names, ctx.values = inputs
     ctx.save_for_backward(output if REFERENCE[ctx.op].smooth else x, theta)
@@ -85,18 +77,13 @@ def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
     saved, theta = ctx.saved_tensors
     reference = REFERENCE[ctx.op]
     if not reference.smooth:
-        return _OPERATORS.rows_vjp(g, saved, ctx.op, ctx.names, ctx.values), None, None, None, None, None
+        return OPERATORS.rows_vjp(g, saved, ctx.op, ctx.names, ctx.values), None, None, None, None, None
     params: dict[str, Any] = dict(zip(ctx.names.split(), ctx.values))
     if theta is not None:
         params[ctx.theta_name] = theta
     dx = reference.backward(g, saved, (), **params)
     dtheta = None if theta is None else reference.gradient_of(ctx.theta_name, dx, saved, params)
     return dx.to(saved.dtype), dtheta, None, None, None, None
-
-
-def _constrained_backward(ctx: Any, g: Tensor, _: Any) -> tuple[Tensor, Tensor]:
-    p, held = ctx.saved_tensors
-    return REFERENCE["constrained_sparsemax"].backward(g, p, (held,), bounds=p)
 
 
 def _shape(x: Tensor, *_: Any) -> Tensor:
@@ -108,29 +95,21 @@ def _fake_in_torch(x: Tensor, theta: Tensor | None, op: str, *_: Any) -> list[Te
     return [x.new_empty(x.shape), *groups]
 
 
+def define(schema: str, function: Callable[..., Any], fake: Callable[..., Any]) -> None:
+    """Add an operator to the library, with what it returns for tensors without values."""
+    name = schema.partition("(")[0]
+    LIBRARY.define(schema)
+    LIBRARY.impl(name, function, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"sparse_attention::{name}", fake, lib=LIBRARY)
+
+
 _NUMBERS = "str names, float[] values"  # the names are joined into one string, since jit.trace takes no list of strings
-for _schema, _function, _fake in (
-    (f"rows(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS}) -> Tensor", _rows, _shape),
-    (
-        f"rows_in_torch(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS}) -> Tensor[]",
-        _rows_in_torch,
-        _fake_in_torch,
-    ),
-    (f"rows_vjp(Tensor g, Tensor x, str op, {_NUMBERS}) -> Tensor", _rows_vjp, _shape),
-    (f"vjp(Tensor g, Tensor p, Tensor[] saved, str backend, str op, {_NUMBERS}) -> Tensor", _vjp, _shape),
-    ("constrained(Tensor x, Tensor u) -> (Tensor, Tensor)", _constrained, lambda x, u: (_shape(x), _shape(x).char())),
-):
-    _name = _schema.partition("(")[0]
-    _LIBRARY.define(_schema)
-    _LIBRARY.impl(_name, _function, "CompositeExplicitAutograd")
-    torch.library.register_fake(f"sparse_attention::{_name}", _fake, lib=_LIBRARY)
-torch.library.register_autograd("sparse_attention::rows", _backward, setup_context=_setup, lib=_LIBRARY)
-torch.library.register_autograd(
-    "sparse_attention::constrained",
-    _constrained_backward,
-    setup_context=lambda ctx, inputs, output: ctx.save_for_backward(*output),
-    lib=_LIBRARY,
-)
+_ROWS = f"(Tensor x, Tensor? theta, str op, str theta_name, {_NUMBERS})"
+define(f"rows{_ROWS} -> Tensor", _rows, _shape)
+define(f"rows_in_torch{_ROWS} -> Tensor[]", _rows_in_torch, _fake_in_torch)
+define(f"rows_vjp(Tensor g, Tensor x, str op, {_NUMBERS}) -> Tensor", _rows_vjp, _shape)
+define(f"vjp(Tensor g, Tensor p, Tensor[] saved, str backend, str op, {_NUMBERS}) -> Tensor", _vjp, _shape)
+torch.library.register_autograd("sparse_attention::rows", _backward, setup_context=_setup, lib=LIBRARY)
 
 
 @cache
@@ -142,22 +121,23 @@ def _distribute() -> None:
     def placements(ndim: int) -> list[Any]:
         return [Replicate(), *map(Shard, range(ndim - 1))]
 
-    @register_sharding(_OPERATORS.rows.default)
+    @register_sharding(OPERATORS.rows.default)
     def _(x: Any, theta: Any, *rest: Any) -> Any:
         if theta is not None:
             return [([Replicate()], [Replicate(), Replicate(), *[None] * len(rest)])]
         return [([p], [p, None, *[None] * len(rest)]) for p in placements(len(x.shape))]
 
-    @register_sharding(_OPERATORS.rows_vjp.default)
+    @register_sharding(OPERATORS.rows_vjp.default)
     def _(g: Any, x: Any, *rest: Any) -> Any:
         return [([p], [p, p, *[None] * len(rest)]) for p in placements(len(x.shape))]
 
-    @register_sharding(_OPERATORS.constrained.default)
+    @register_sharding(OPERATORS.constrained.default)
     def _(x: Any, u: Any) -> Any:
         return [([p, p], [p, p]) for p in placements(len(x.shape))]
 
 
-def _known_to(x: Tensor) -> None:
+def known_to(x: Tensor) -> None:
+    """Tell DTensor about the operators, if ``x`` is one."""
     if type(x).__module__.startswith("torch.distributed"):
         _distribute()
 
@@ -165,12 +145,12 @@ def _known_to(x: Tensor) -> None:
 def rows(op: str, x: Tensor, theta_name: str, theta: Tensor | None, params: dict[str, Any]) -> Tensor:
     if exporting():
         return REFERENCE[op].forward(x, **params, **({} if theta is None else {theta_name: theta}))[0]
-    _known_to(x)
-    return _OPERATORS.rows(x, theta, op, theta_name, " ".join(params), list(params.values()))
+    known_to(x)
+    return OPERATORS.rows(x, theta, op, theta_name, " ".join(params), list(params.values()))
 
 
 def rows_in_torch(op: str, x: Tensor, theta_name: str, theta: Tensor | None, params: dict[str, Any]) -> list[Tensor]:
-    run = _OPERATORS.rows_in_torch if foreign(x) else _rows_in_torch
+    run = OPERATORS.rows_in_torch if foreign(x) else _rows_in_torch
     return run(x, theta, op, theta_name, " ".join(params), list(params.values()))
 
 
@@ -179,11 +159,4 @@ def vjp(g: Tensor, p: Tensor, saved: Sequence[Tensor], kernel: Any, params: dict
     backend, op = kernels.place(kernel)
     if REFERENCE[op].smooth:
         return REFERENCE[op].backward(g, p, (), **params).to(p.dtype)
-    return _OPERATORS.vjp(g, p, list(saved), backend, op, " ".join(params), list(params.values()))
-
-
-def bounded_rows(x: Tensor, u: Tensor) -> Tensor:
-    if exporting():
-        return REFERENCE["constrained_sparsemax"].forward(checked(x, u), bounds=u)[0]
-    _known_to(x)
-    return _OPERATORS.constrained(x, u)[0]
+    return OPERATORS.vjp(g, p, list(saved), backend, op, " ".join(params), list(params.values()))

@@ -74,12 +74,12 @@ def jagged(x: Any) -> bool:
     return isinstance(x, Tensor) and x.is_nested and x.layout is torch.jagged
 
 
-def constant(compute: Callable[..., Any], *args: Any) -> Any:
-    """``compute(*args)`` as ordinary tensors, which may be kept, whatever the mode (torch.inference_mode, a default device)."""
+def constant(compute: Callable[..., Any], *args: Any, **given: Any) -> Any:
+    """What is computed, as ordinary tensors, which may be kept, whatever the mode (torch.inference_mode, a default device)."""
     if torch.compiler.is_dynamo_compiling():
-        return compute(*args)
+        return compute(*args, **given)
     with torch.inference_mode(False), torch.no_grad(), torch._C.DisableTorchFunction():
-        return compute(*args)
+        return compute(*args, **given)
 
 
 def kept(size: int | None = None) -> Callable[[AnyFunction], AnyFunction]:
@@ -91,9 +91,10 @@ def kept(size: int | None = None) -> Callable[[AnyFunction], AnyFunction]:
     def decorate(compute: Any) -> Any:
         held = functools.lru_cache(size)(functools.partial(constant, compute))
 
-        def either(*args: Any) -> Any:
+        @functools.wraps(compute)
+        def either(*args: Any, **given: Any) -> Any:
             passing = torch.compiler.is_dynamo_compiling() or dispatch_modes() > 0 or transformed()
-            return compute(*args) if passing else held(*args)
+            return compute(*args, **given) if passing else held(*args, **given)
 
         return either
 

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from ..describe import Param
 
@@ -141,20 +142,13 @@ class Tree:
     dims = 2
 
     def highest(self, scores: Tensor) -> Tensor:
-        n = len(scores)
-        words = (scores > -torch.inf).any(0).nonzero().flatten().tolist()
-        # Node 0 is an artificial head of all roots; arcs is indexed [head][word].
-        table, size = scores.tolist(), len(words) + 1
-        arcs = [[-math.inf] * size for _ in range(size)]
-        for b, w in enumerate(words, 1):
-            arcs[0][b] = table[w][w]
-            for a, h in enumerate(words, 1):
-                if a != b:
-                    arcs[a][b] = table[h][w]
-        m = scores.new_zeros(n, n)
-        for b, head in enumerate(arborescence(arcs)[1:], 1):
-            w = words[b - 1]
-            m[words[head - 1] if head else w, w] = 1.0
+        words = (scores > -torch.inf).any(0).nonzero().flatten()
+        kept = scores[words][:, words]
+        # Node 0 is an artificial head of all roots.
+        arcs = pad(kept.clone().fill_diagonal_(-torch.inf), (1, 0, 1, 0), value=-torch.inf)  # [head, word]
+        arcs[0, 1:] = kept.diagonal()
+        heads, m = torch.tensor(arborescence(arcs.tolist())[1:]), torch.zeros_like(scores)
+        m[torch.where(heads > 0, words[heads - 1], words), words] = 1.0
         return m
 
 

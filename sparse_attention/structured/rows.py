@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.nn.utils.rnn import pad_sequence
 
 from .. import kernels
 from ..kernels.reference.graph import refuse
 from ..rows.forward_mode import forward_levels, split
 from ..rows.shape import PLAIN, batched, dispatch_modes, in_float64, last, transformed
-from .active_set import Active, Factor, projected, solve
+from .active_set import Factor, projected, solve
 from .factors import Matching, Sequence, Tree
 
 
@@ -98,25 +99,24 @@ def sparsemap(
     return Solution(marginals, structures, weights[:, :most].reshape(*lead, most), gap.view(lead))
 
 
-def _blank(row: Tensor, inputs: tuple[Tensor, ...]) -> float | None:
-    """The marginals (0 or NaN) of a row that does not need to be solved; None if the row does."""
-    if not all(bool((v < torch.inf).all()) for v in (row, *inputs)):
-        return math.nan
-    return 0.0 if bool((row == -torch.inf).all()) else None
+def _of_row(factor: Factor, x: Tensor, inputs: tuple[Tensor, ...], name: str) -> tuple[Tensor, ...]:
+    """Solve one row ``x [*shape]``, which is float64 on the CPU, as the inputs are.
 
-
-def _each(factor: Factor, x: Tensor, inputs: tuple[Tensor, ...]) -> list[Active | float]:
-    """Solve every row of ``x [R, *shape]`` in float64 on the CPU."""
-    wide, given = x.double().cpu(), [i.double().cpu() for i in inputs]
-    found: list[Active | float] = []
-    for r in range(len(wide)):
-        own = tuple(i[r] for i in given)
-        blank = _blank(wide[r], own)
-        try:
-            found.append(solve(factor, wide[r], own) if blank is None else blank)
-        except ValueError as error:
-            raise ValueError(f"row {r} of {len(wide)}: {error}") from None
-    return found
+    Returns the marginals ``[D]`` and the gap; then, for each of its structures, by weight: the weight, the indicator,
+    True, and the counts of the inputs. A row that has nothing to solve (0 or NaN) has one structure, of False.
+    """
+    bad = not all(bool((v < torch.inf).all()) for v in (x, *inputs))
+    if bad or bool((x == -torch.inf).all()):
+        mu = torch.full((x.numel(),), torch.nan if bad else 0.0, dtype=torch.float64)
+        parts = [mu.new_zeros(1, part.numel()) for part in (x, *inputs)]
+        return mu, mu[0], mu.new_zeros(1), parts[0], torch.zeros(1, dtype=torch.bool), *parts[1:]
+    try:
+        found = solve(factor, x, inputs)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+    order = found.weights.argsort(descending=True, stable=True)
+    held, counts = torch.ones_like(order, dtype=torch.bool), [c[order].flatten(1) for c in found.counts]
+    return found.marginals, found.weights.new_tensor(found.gap), found.weights[order], found.M[order], held, *counts
 
 
 def _gradients(g: Tensor, M: Tensor, held: Tensor, counts: tuple[Tensor, ...]) -> list[Tensor]:
@@ -143,23 +143,13 @@ class _Looped(Function):
 
     @staticmethod
     def forward(x: Tensor, factor: Factor, *inputs: Tensor) -> tuple[Tensor, ...]:
-        found = _each(factor, x, inputs)
-        most = max((len(a.weights) for a in found if isinstance(a, Active)), default=1)
-        wide = torch.zeros(len(x), most, x[0].numel(), dtype=torch.float64)
-        counts = [torch.zeros(len(x), most, i[0].numel(), dtype=torch.float64) for i in inputs]
-        weights, held = torch.zeros(len(x), most, dtype=torch.float64), torch.zeros(len(x), most, dtype=torch.bool)
-        mu, gap = torch.zeros(x[0].numel(), dtype=torch.float64).repeat(len(x), 1), torch.zeros(len(x)).double()
-        for r, a in enumerate(found):
-            if not isinstance(a, Active):
-                mu[r], gap[r] = a, a
-                continue
-            k = len(a.weights)
-            order = a.weights.argsort(descending=True, stable=True)
-            wide[r, :k], weights[r, :k], held[r, :k] = a.M[order], a.weights[order], True
-            mu[r], gap[r] = a.marginals, a.gap
-            for into, part in zip(counts, a.counts):
-                into[r, :k] = part[order].reshape(k, -1)
-        out = (mu.view(x.shape).to(x.dtype), weights.to(x.dtype), gap, wide, held, *counts)
+        wide, given = x.double().cpu(), [i.double().cpu() for i in inputs]
+        found = [
+            _of_row(factor, row, tuple(i[r] for i in given), f"row {r} of {len(wide)}") for r, row in enumerate(wide)
+        ]
+        mu, gap, *parts = zip(*found)
+        weights, M, held, *counts = (pad_sequence(part, batch_first=True) for part in parts)
+        out = (torch.stack(mu).view(x.shape).to(x.dtype), weights.to(x.dtype), torch.stack(gap), M, held, *counts)
         return tuple(t.to(x.device) for t in out)
 
     @staticmethod
@@ -223,22 +213,17 @@ def _listed(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...
     if native is None:
         return _by_reference(op, x, transitions)
     status, found = native.forward(here, None if transitions is None else transitions.cpu().contiguous())
-    if status:
-        _explain(op, found[2], found[4], status == native.not_converged)
-    return tuple(t.to(x.device) for t in found) if x.device.type != "cpu" else found
-
-
-def _explain(op: str, gap: Tensor, counts: Tensor, not_converged: bool) -> None:
-    """Warn about the largest gap, or raise an error that names the row without an allowed structure."""
-    if not_converged:
+    gap, counts = found[2], found[4]
+    if status == native.not_converged:
         warnings.warn(f"{op} stopped at a duality gap of {gap.nan_to_num().max():.1e}", RuntimeWarning, stacklevel=2)
-        return
-    row = int((counts[:, 0] == -2).nonzero()[0])
-    what = {"sparsemap_sequence": "a state or a transition", "sparsemap_matching": "a pair"}.get(op, "an arc or a root")
-    raise ValueError(
-        f"row {row} of {len(counts)}: no structure is allowed: each has {what} that is masked or of score -inf; "
-        "keep more of the row, or mask all of it (it becomes zeros)"
-    )
+    elif status:
+        row = int((counts[:, 0] == -2).nonzero()[0])
+        what = {"sparsemap_sequence": "a state or a transition", "sparsemap_matching": "a pair"}
+        raise ValueError(
+            f"row {row} of {len(counts)}: no structure is allowed: each has {what.get(op, 'an arc or a root')} that is "
+            "masked or of score -inf; keep more of the row, or mask all of it (it becomes zeros)"
+        )
+    return tuple(t.to(x.device) for t in found) if x.device.type != "cpu" else found
 
 
 def _by_reference(op: str, x: Tensor, transitions: Tensor | None) -> tuple[Tensor, ...]:
@@ -288,30 +273,6 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
     ctx.transitions = None if transitions is None else transitions.shape
 
 
-def _backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    structures, counts = ctx.saved_tensors
-    rows, width, native = g.shape[0], g.shape[2], None
-    steps = ctx.transitions is not None and ctx.needs_input_grad[1]
-    watched = torch.is_grad_enabled() or batched(g) or transformed() or dispatch_modes()
-    if g.__class__ in PLAIN and not watched and g.is_cpu:
-        native = getattr(kernels.select("sparsemax", g), "STRUCTURED", {}).get(ctx.op)
-    if native is not None:
-        dx, dt = native.backward(g.resolve_neg(), structures, counts, steps)
-    else:
-        dx, *rest = _gradients(g.reshape(rows, -1), *dense(structures, counts[:, 1], width, steps))
-        dx = dx.view(g.shape).to(g.dtype) + torch.where(counts[:, :1, None] == -1, torch.nan, 0.0).to(g.dtype)
-        dt = rest[0].view(rows, width, width).to(g.dtype) if steps else None
-    if dt is not None and len(ctx.transitions) == 2:
-        dt = dt.sum(0)
-    return dx, dt, None
-
-
-def _jvp(ctx: Any, dx: Any, dt: Any, _: Any) -> tuple[Any, ...]:
-    if ctx.transitions is not None and dt is None:
-        dt = dx.new_zeros(ctx.transitions)
-    return _marginals_along(dx, dt, *ctx.saved_tensors), None, None, None, None
-
-
 def _marginals_along(dx: Any, dt: Any, structures: Tensor, counts: Tensor) -> Tensor:
     """The tangent of the marginals; ``dt`` is None if there are no transitions."""
     rows, length = structures.shape[0], structures.shape[2]
@@ -331,30 +292,47 @@ class _Listed(Function):
         _keep(ctx, (x, transitions, op), out)
         return out
 
-    backward = staticmethod(_backward)
-    jvp = staticmethod(_jvp)
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+        structures, counts = ctx.saved_tensors
+        rows, width, native = g.shape[0], g.shape[2], None
+        steps = ctx.transitions is not None and ctx.needs_input_grad[1]
+        watched = torch.is_grad_enabled() or batched(g) or transformed() or dispatch_modes()
+        if g.__class__ in PLAIN and not watched and g.is_cpu:
+            native = getattr(kernels.select("sparsemax", g), "STRUCTURED", {}).get(ctx.op)
+        if native is not None:
+            dx, dt = native.backward(g.resolve_neg(), structures, counts, steps)
+        else:
+            dx, *rest = _gradients(g.reshape(rows, -1), *dense(structures, counts[:, 1], width, steps))
+            dx = dx.view(g.shape).to(g.dtype) + torch.where(counts[:, :1, None] == -1, torch.nan, 0.0).to(g.dtype)
+            dt = rest[0].view(rows, width, width).to(g.dtype) if steps else None
+        if dt is not None and len(ctx.transitions) == 2:
+            dt = dt.sum(0)
+        return dx, dt, None
+
+    @staticmethod
+    def jvp(ctx: Any, dx: Any, dt: Any, _: Any) -> tuple[Any, ...]:
+        if ctx.transitions is not None and dt is None:
+            dt = dx.new_zeros(ctx.transitions)
+        return _marginals_along(dx, dt, *ctx.saved_tensors), None, None, None, None
 
 
-class _ListedInTransforms(Function):
+class _ListedInTransforms(_Listed):
     """The case inside torch.func transforms. It is separate because binding its arguments takes 20 us per call."""
 
     @staticmethod
-    def forward(x: Tensor, transitions: Tensor | None, op: str) -> tuple[Tensor, ...]:
+    def forward(x: Tensor, transitions: Tensor | None, op: str) -> tuple[Tensor, ...]:  # type: ignore[override]
         return _listed(op, x, transitions)
 
     setup_context = staticmethod(_keep)
-    backward = staticmethod(_backward)
-    jvp = staticmethod(_jvp)
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor, transitions: Tensor | None, op: str) -> Any:
         n = info.batch_size
-        x = x.movedim(in_dims[0], 0) if in_dims[0] is not None else x.expand(n, *x.shape)
+        given = zip((x, transitions), in_dims)
+        x, own = (t if t is None else t.expand(n, *t.shape) if d is None else t.movedim(d, 0) for t, d in given)
         rows = x.shape[1]
-        if transitions is not None and (in_dims[1] is not None or transitions.ndim == 3):
-            own = (
-                transitions.expand(n, *transitions.shape) if in_dims[1] is None else transitions.movedim(in_dims[1], 0)
-            )
+        if own is not None and (in_dims[1] is not None or own.ndim == 4):
             own = own.unsqueeze(1) if own.ndim == 3 else own
             transitions = own.expand(n, rows, *own.shape[-2:]).flatten(0, 1)
         out = _ListedInTransforms.apply(x.flatten(0, 1).contiguous(), transitions, op)

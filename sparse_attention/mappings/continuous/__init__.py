@@ -17,7 +17,14 @@ from .densities import (
     Triweight,
     TruncatedParabola,
 )
-from .family import half_width, matched_covariance, matched_sigma_sq
+from .family import (
+    MultivariateBetaGaussian,
+    MultivariateGaussian,
+    TruncatedParaboloid,
+    half_width,
+    matched_covariance,
+    matched_sigma_sq,
+)
 from .mixture import Mixture, fit_mixture, mixture_expectation, select_mixture
 from .modules import (
     ContinuousAttention1d,
@@ -28,7 +35,6 @@ from .modules import (
     MultimodalAttention2d,
 )
 from .moments import MOMENT_MATCHES, POSITIONS, document_positions, match_moments_1d, match_moments_2d
-from .multivariate import MultivariateBetaGaussian, MultivariateGaussian, TruncatedParaboloid
 from .regression import position_weights, positions_1d, positions_2d, ridge_matrix_1d, ridge_matrix_2d, solve_ridge
 from .transforms import (
     continuous_biweight,

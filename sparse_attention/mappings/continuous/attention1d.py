@@ -18,14 +18,16 @@ computation is in float64 and is rounded once. Cost O(N) per example.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...rows import shape as row_shapes
-from . import gauss
 from .bases import GaussianBasis1d
-from .family import closed_form_order, half_width, positive
+from .family import closed_form_order, half_width, jacobi, positive
 
 _SQRT_HALF = math.sqrt(0.5)
 _INV_SQRT_2PI = 1.0 / math.sqrt(2 * math.pi)
@@ -92,25 +94,34 @@ def edge_expectation(loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor
 
     The two-dimensional transform calls this function for every slice of the support.
     """
-    return _EdgeExpectation.apply(loc, scale, centres, widths, order)
+    rule = partial(_value_and_jacobian, k=order)
+    return WithJacobian.apply(rule, _by_parts, loc, scale, centres, widths)  # type: ignore[no-any-return]
 
 
-class _EdgeExpectation(torch.autograd.Function):
-    """Value and Jacobian come from the same integrals, so forward saves the Jacobian and backward is a dot product."""
+def _by_parts(grad: Tensor, inputs: Any, value: Tensor, *parts: Tensor) -> list[Tensor]:
+    return [torch.linalg.vecdot(grad, part) for part in parts]
+
+
+class WithJacobian(torch.autograd.Function):
+    """A value that is computed together with what its gradient needs, so that backward is a product.
+
+    ``rule(*inputs)`` returns the value and tensors to keep; ``product(grad, inputs, value, *kept)`` returns the gradients
+    of the first two inputs. Other inputs are constants.
+    """
 
     @staticmethod
-    def forward(ctx, loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:
-        value, d_loc, d_scale = _value_and_jacobian(loc, scale, centres, widths, order)
-        ctx.save_for_backward(loc, scale, centres, widths, d_loc, d_scale)
-        ctx.order = order
-        return value
+    def forward(ctx: Any, rule: Callable[..., Any], product: Callable[..., Any], *inputs: Tensor) -> Tensor:
+        value, *kept = rule(*inputs)
+        ctx.save_for_backward(*inputs, value, *kept)
+        ctx.rule, ctx.product, ctx.count = rule, product, len(inputs)
+        return value  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx, grad: Tensor):
-        loc, scale, centres, widths, d_loc, d_scale = ctx.saved_tensors
-        if torch.is_grad_enabled():  # double backward: recompute the Jacobian differentiably
-            _, d_loc, d_scale = _value_and_jacobian(loc, scale, centres, widths, ctx.order)
-        return torch.linalg.vecdot(grad, d_loc), torch.linalg.vecdot(grad, d_scale), None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, found = ctx.saved_tensors[: ctx.count], ctx.saved_tensors[ctx.count :]
+        if torch.is_grad_enabled():  # double backward: recompute differentiably
+            found = ctx.rule(*inputs)
+        return None, None, *ctx.product(grad, inputs, *found), *[None] * (ctx.count - 2)
 
 
 def _value_and_jacobian(
@@ -176,7 +187,7 @@ def _against_power(moments: list[Tensor], power: int) -> Tensor:
 
 def _quadrature_sums(m: Tensor, s: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
     """S_0, S_1, S_2 [M] for functions much wider than the support (s >= 2), where the rule is exact up to rounding."""
-    y, weight = gauss.jacobi(_NODES, k - 1, m.device)
+    y, weight = jacobi(_NODES, k - 1, m.device)
     density = torch.exp(-0.5 * ((y - m.unsqueeze(-1)) / s.unsqueeze(-1)).square()) * (_INV_SQRT_2PI / s.unsqueeze(-1))
     sums = density @ torch.stack([weight, weight * y, weight * y.square()], dim=-1)  # [M, 3]
     return sums[..., 0], sums[..., 1], sums[..., 2]

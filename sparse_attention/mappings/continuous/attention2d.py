@@ -30,7 +30,7 @@ from torch import Tensor
 
 from ...describe import Param
 from ...rows import shape as row_shapes
-from .attention1d import _edge_constant, edge_expectation
+from .attention1d import WithJacobian, _edge_constant, edge_expectation
 from .bases import GaussianBasis2d
 from .family import _det, closed_form_order, exponent, radius
 from .polar import angular_expectation
@@ -127,40 +127,28 @@ def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -
         energy = torch.einsum("bni,bnij,bnj->bn", d, _inverse(total).expand(*d.shape, -1), d)
         return torch.exp(-0.5 * energy) / ((2 * math.pi) ** (basis.dim / 2) * _det(total).sqrt())
     origin, features = _monomials(basis, mu.device)
-    return _SharedGaussian.apply(mu - origin, sigma + covariances, features)
+    inputs = mu - origin, sigma + covariances, features
+    return WithJacobian.apply(_shared_gaussian, _shared_gradients, *inputs)  # type: ignore[no-any-return]
 
 
-class _SharedGaussian(torch.autograd.Function):
-    """N(mu; mu_j, S) [B, N] with one S [B, 2, 2] per example.
-
-    The exponent is a polynomial in mu_j whose coefficients are computed once per example. Every gradient is a
-    polynomial moment of grad * r over the basis functions. Forward and backward are therefore one matrix product each
-    with the monomials [7, N].
-    """
-
-    @staticmethod
-    def forward(ctx, mu: Tensor, total: Tensor, features: Tensor) -> Tensor:
-        r, precision = _shared_gaussian(mu, total, features)
-        ctx.save_for_backward(mu, total, features, r, precision)
-        return r
-
-    @staticmethod
-    def backward(ctx, grad: Tensor):
-        mu, total, features, r, precision = ctx.saved_tensors
-        if torch.is_grad_enabled():  # double backward
-            r, precision = _shared_gaussian(mu, total, features)
-        sums = (grad * r) @ features.mT  # [B, 7] sums of grad r times 1, x and x x'
-        zeroth, first, second = sums[:, :1], sums[:, 1:3], sums[:, 3:].unflatten(-1, (2, 2))
-        centred = first - zeroth * mu  # centred at mu, [B, 2]
-        cross = mu.unsqueeze(-1) * first.unsqueeze(-2)
-        spread = second - cross.mT - centred.unsqueeze(-1) * mu.unsqueeze(-2)  # [B, 2, 2]
-        by_mu = (precision @ centred.unsqueeze(-1)).squeeze(-1)
-        by_total = 0.5 * (precision @ spread @ precision - zeroth.unsqueeze(-1) * precision)
-        return by_mu, by_total, None
+def _shared_gradients(grad: Tensor, inputs: tuple[Tensor, ...], r: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+    """Every gradient is a polynomial moment of grad * r over the basis functions."""
+    mu, _, features = inputs
+    sums = (grad * r) @ features.mT  # [B, 7] sums of grad r times 1, x and x x'
+    zeroth, first, second = sums[:, :1], sums[:, 1:3], sums[:, 3:].unflatten(-1, (2, 2))
+    centred = first - zeroth * mu  # centred at mu, [B, 2]
+    cross = mu.unsqueeze(-1) * first.unsqueeze(-2)
+    spread = second - cross.mT - centred.unsqueeze(-1) * mu.unsqueeze(-2)  # [B, 2, 2]
+    by_mu = (precision @ centred.unsqueeze(-1)).squeeze(-1)
+    return by_mu, 0.5 * (precision @ spread @ precision - zeroth.unsqueeze(-1) * precision)
 
 
 def _shared_gaussian(mu: Tensor, total: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-    """r [B, N] and the precision S^-1 [B, 2, 2]."""
+    """N(mu; mu_j, S) [B, N] with one S = total [B, 2, 2] per example, and the precision S^-1 [B, 2, 2].
+
+    The exponent is a polynomial in mu_j whose coefficients are computed once per example. Forward and backward are
+    therefore one matrix product each with the monomials [7, N].
+    """
     s11, s12, s21, s22 = total.flatten(1).unbind(-1)
     s12 = 0.5 * (s12 + s21)
     det = s11 * s22 - s12 * s12

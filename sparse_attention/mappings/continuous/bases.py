@@ -15,44 +15,38 @@ from torch import Tensor
 from ...rows.shape import constant, in_float64, kept
 
 
-class _Constants:
-    """Constants in float64, with one copy per device."""
+class _Basis:
+    """A basis by its constants in float64, with one copy per device; bases are equal if their constants are."""
 
-    def __init__(self, **tensors: Tensor) -> None:
-        cpu = constant(lambda: [t.detach().to("cpu", torch.float64, copy=True).contiguous() for t in tensors.values()])
-        self._cpu = dict(zip(tensors, cpu))
-        self.key = tuple((name, tuple(t.shape), tuple(t.flatten().tolist())) for name, t in sorted(self._cpu.items()))
+    def __init__(self, **constants: Tensor) -> None:
+        given = constants.values()
+        cpu = constant(lambda: [t.detach().to("cpu", torch.float64, copy=True).contiguous() for t in given])
+        self._cpu = dict(zip(constants, cpu))
+        self._key = tuple((name, tuple(t.shape), tuple(t.flatten().tolist())) for name, t in self._cpu.items())
+        self._hash = hash(self._key)
 
-    def on(self, device: torch.device | str) -> dict[str, Tensor]:
+    def _on(self, device: torch.device | str) -> dict[str, Tensor]:
         device = torch.device(device)
         return self._cpu if device.type == "cpu" else _copied(self, device)
 
-
-@kept(64)
-def _copied(constants: _Constants, device: torch.device) -> dict[str, Tensor]:
-    return {name: t.to(device) for name, t in constants._cpu.items()}
-
-
-class _Basis:
-    """A basis by its two constants; bases are equal if their constants are."""
-
-    def __init__(self, **constants: Tensor) -> None:
-        self._constants = _Constants(**constants)
-        self._hash = hash(self._constants.key)
-
     def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
         """The centres [N] or [N, D], and the widths [N] or covariances [D, D] or [N, D, D], float64, on `device`."""
-        centres, spread = self._constants.on(device).values()
+        centres, spread, *_ = self._on(device).values()
         return centres, spread
 
     def __len__(self) -> int:
-        return len(self.tensors()[0])
+        return len(self._cpu["centres"])
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Basis) and self._constants.key == other._constants.key
+        return isinstance(other, _Basis) and self._key == other._key
 
     def __hash__(self) -> int:
         return self._hash
+
+
+@kept(64)
+def _copied(basis: _Basis, device: torch.device) -> dict[str, Tensor]:
+    return {name: t.to(device) for name, t in basis._cpu.items()}
 
 
 class GaussianBasis1d(_Basis):
@@ -128,9 +122,7 @@ class GaussianBasis2d(_Basis):
         symmetric = torch.allclose(covariances, covariances.mT, rtol=1e-9, atol=0.0)
         if not symmetric or bool((torch.linalg.eigvalsh(covariances) <= 0).any()):
             raise ValueError("covariances must be symmetric positive definite; make them symmetric and add 1e-6 I")
-        super().__init__(centres=centres, covariances=covariances)
-        self._in_grid_order = True
-        self._axes = self._find_grid()
+        super().__init__(centres=centres, covariances=covariances, **_grid_of(centres.cpu(), covariances.cpu()))
 
     @classmethod
     def grid(
@@ -151,46 +143,26 @@ class GaussianBasis2d(_Basis):
         first, second = variance if isinstance(variance, tuple) else (variance, variance)
         if not (first > 0 and second > 0):
             raise ValueError(f"basis variances must be positive, got {variance}")
-        line1 = torch.linspace(low, high, rows, dtype=torch.float64)
-        line2 = torch.linspace(low, high, columns, dtype=torch.float64)
-        return cls(torch.cartesian_prod(line1, line2), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
-
-    def _find_grid(self) -> _Constants | None:
-        """The two lines whose product forms the centres, with the place of each centre in this product.
-
-        None if the centres do not form a grid or do not share a diagonal covariance.
-        """
-        centres, covariances = self.tensors()
-        if self.dim != 2 or covariances.ndim != 2 or covariances[0, 1] != 0:
-            return None
-        (line1, at1), (line2, at2) = (torch.unique(x, return_inverse=True) for x in centres.unbind(-1))
-        place = at1 * len(line2) + at2
-        if len(line1) * len(line2) != len(centres) or len(torch.unique(place)) != len(centres):
-            return None
-        self._in_grid_order = torch.equal(place, torch.arange(len(centres)))
-        sd1, sd2 = covariances.diagonal().sqrt()
-        width1, width2 = sd1.expand(len(line1)), sd2.expand(len(line2))
-        return _Constants(line1=line1, line2=line2, width1=width1, width2=width2, place=place)
+        lines = (torch.linspace(low, high, n, dtype=torch.float64) for n in (rows, columns))
+        return cls(torch.cartesian_prod(*lines), torch.diag(torch.tensor([first, second], dtype=torch.float64)))
 
     @property
     def separable(self) -> bool:
         """True if psi is the outer product of a basis over rows and a basis over columns."""
-        return self._axes is not None
+        return "line1" in self._cpu
 
     def axes(self, device: torch.device | str = "cpu") -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
         """The pairs (centres, widths) along rows and (centres, widths) along columns of a separable basis."""
-        if self._axes is None:
+        if not self.separable:
             raise ValueError(
                 "this basis is not a grid with one diagonal covariance; build one with GaussianBasis2d.grid"
             )
-        t = self._axes.on(device)
+        t = self._on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 
     def from_grid(self, r: Tensor) -> Tensor:
         """Reorder r [..., N] from the order rows x columns to the order of the centres."""
-        if self._axes is None or self._in_grid_order:
-            return r
-        return r[..., self._axes.on(r.device)["place"].long()]
+        return r[..., self._on(r.device)["place"].long()] if "place" in self._cpu else r
 
     @property
     def shared(self) -> bool:
@@ -209,3 +181,19 @@ class GaussianBasis2d(_Basis):
     def __repr__(self) -> str:
         dim = f", dim={self.dim}" if self.dim > 2 else ""
         return f"GaussianBasis2d(n={len(self)}, separable={self.separable}{dim})"
+
+
+def _grid_of(centres: Tensor, covariances: Tensor) -> dict[str, Tensor]:
+    """The two lines whose product forms the centres, their widths and, in another order, the place of each centre in it.
+
+    Empty if the centres do not form a grid or do not share a diagonal covariance.
+    """
+    if centres.shape[1] != 2 or covariances.ndim != 2 or covariances[0, 1] != 0:
+        return {}
+    (line1, at1), (line2, at2) = (torch.unique(x, return_inverse=True) for x in centres.unbind(-1))
+    place = at1 * len(line2) + at2
+    if len(line1) * len(line2) != len(centres) or len(torch.unique(place)) != len(centres):
+        return {}
+    sd1, sd2 = covariances.diagonal().sqrt()
+    found = {"line1": line1, "line2": line2, "width1": sd1.expand(len(line1)), "width2": sd2.expand(len(line2))}
+    return found if torch.equal(place, torch.arange(len(centres))) else {**found, "place": place}

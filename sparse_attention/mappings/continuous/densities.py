@@ -20,8 +20,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from . import gauss
-from .family import check_alpha, entropy, exponent, half_width, log_power_constant, positive, threshold
+from .family import check_alpha, entropy, exponent, gammas, half_width, jacobi, log_power_constant, positive, threshold
 
 _SQRT_2PI = math.sqrt(2 * math.pi)
 
@@ -143,7 +142,7 @@ class BetaGaussian(Density):
         if self.alpha == 1:
             return torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device, generator=generator)
         # not torch's Beta(c, c), which does not accept a generator
-        first, second = (standard_gamma(exponent(self.alpha) + 1, shape, self.loc, generator) for _ in range(2))
+        first, second = (gammas(exponent(self.alpha) + 1, shape, self.loc, generator) for _ in range(2))
         return 2 * first / (first + second) - 1
 
 
@@ -300,7 +299,7 @@ class LocationScale(Density):
 
         Uses 200 Gauss points; the error is at most 1e-12 for smooth g.
         """
-        nodes, weights = gauss.jacobi(200, 0)
+        nodes, weights = jacobi(200, 0)
         z = 0.5 * self.a * (nodes + 1)
         p = (self._slope - self.g_prime(z)).clamp(min=0)
         return float((integrand(z, p) * weights).sum() * self.a)
@@ -318,10 +317,3 @@ class LocationScale(Density):
             below = 2 * (self._slope * middle - self.g(middle) + at_zero) < u.abs()
             low, high = torch.where(below, middle, low), torch.where(below, high, middle)
         return (torch.sign(u) * high).to(self.loc.dtype)
-
-
-def standard_gamma(concentration: float, shape: torch.Size, like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Gamma(concentration, 1) samples with the dtype and device of `like`."""
-    dtype = torch.promote_types(like.dtype, torch.float32)
-    parameter = torch.full(shape, concentration, dtype=dtype, device=like.device)
-    return torch._standard_gamma(parameter, generator=generator).to(like.dtype)

@@ -129,11 +129,14 @@ def select_mixture(
         means = _draw_means(repeated.double(), positions.double(), k, noise)
         fits = fit_mixture(repeated, positions, k, iterations, initial_variance=initial_variance, means=means)
         start = fits.log_likelihood.view(batch, restarts).argmax(-1)
-        fit = _pad(_take(fits, torch.arange(batch, device=weights.device) * restarts + start), max_components)
+        chosen = torch.arange(batch, device=weights.device) * restarts + start
+        fit = _pad(Mixture(*(part[chosen] for part in fits)), max_components)
         parameters = k * (1 + n + n * (n + 1) // 2) - 1
         score = (-2 * sample_size * fit.log_likelihood + penalty * parameters).detach()
-        best = fit if best is None else _where(score < best_score, fit, best)
-        best_score = torch.minimum(score, best_score)
+        if best is not None:
+            better = score < best_score
+            fit = Mixture(*(torch.where(better.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(fit, best)))
+        best, best_score = fit, torch.minimum(score, best_score)
     assert best is not None
     return best
 
@@ -185,10 +188,6 @@ def _draw_means(p: Tensor, t: Tensor, components: int, noise: Tensor) -> Tensor:
         return t[(torch.log(p.clamp(min=0) + 1e-9) + noise).topk(components, dim=-1).indices]
 
 
-def _take(m: Mixture, index: Tensor) -> Mixture:
-    return Mixture(*(part[index] for part in m))
-
-
 def _pad(m: Mixture, components: int) -> Mixture:
     """The mixture padded with unused components, which copy a used one so that they are valid densities."""
     missing = components - m.pi.shape[1]
@@ -201,7 +200,3 @@ def _pad(m: Mixture, components: int) -> Mixture:
         m.log_likelihood,
         m.components,
     )
-
-
-def _where(condition: Tensor, first: Mixture, second: Mixture) -> Mixture:
-    return Mixture(*(torch.where(condition.view(-1, *[1] * (a.ndim - 1)), a, b) for a, b in zip(first, second)))

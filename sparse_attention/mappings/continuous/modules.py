@@ -197,8 +197,7 @@ class ContinuousAttention2d(nn.Module):
         Raises ValueError if the number of positions is not rows * columns, or if not exactly one source is given.
         """
         _check_one_source(params=params, weights=weights)
-        self._check_size(values)
-        mask = _checked_mask(mask, values, weights)
+        mask = self._checked(mask, values, weights)
         tolerance = None
         if params is not None:
             mu, sigma = params
@@ -212,22 +211,23 @@ class ContinuousAttention2d(nn.Module):
         if weights is not None:
             dtype = torch.promote_types(weights.dtype, torch.float32)
             mu, sigma, r = mu.to(dtype), sigma.to(dtype), r.to(dtype)
-        return self._context(values, mask, ContinuousInfo(mu, sigma, r, r, weights))
+        context, on_positions = self._read(r, values, mask)
+        return context, ContinuousInfo(mu, sigma, r, on_positions, weights)
 
-    def _context(self, values: Tensor, mask: Tensor | None, info: ContinuousInfo) -> tuple[Tensor, ContinuousInfo]:
+    def _read(self, r: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """The context [B, D], and the weights of the positions [B, L]."""
         g = ridge_matrix_2d(*self.grid, self.basis, self.ridge, self.pad_positions, device=values.device)
-        on_positions = info.r @ g.to(info.r.dtype).mT  # [B, L]
-        if mask is not None:
-            on_positions = on_positions * mask
-        context = _weighted_sum(on_positions, values, mask)
-        return context, info._replace(position_weights=on_positions)
+        on_positions = r @ g.to(r.dtype).mT
+        on_positions = on_positions if mask is None else on_positions * mask
+        return _weighted_sum(on_positions, values, mask), on_positions
 
-    def _check_size(self, values: Tensor) -> None:
+    def _checked(self, mask: Tensor | None, values: Tensor, weights: Tensor | None) -> Tensor | None:
         if values.shape[1] != self.grid[0] * self.grid[1]:
             raise ValueError(
                 f"values have {values.shape[1]} positions, but the layer was built for {self.grid[0]} x {self.grid[1]}; "
                 "build it with grid=(rows, columns) of the feature map"
             )
+        return _checked_mask(mask, values, weights)
 
     def extra_repr(self) -> str:
         return f"grid={self.grid}, {self.basis!r}, alpha={self.alpha:.4g}, quadrature={self.quadrature!r}"
@@ -266,8 +266,7 @@ class MultimodalAttention2d(ContinuousAttention2d):
 
         Returns (context [B, D], info); info contains the mixture.
         """
-        self._check_size(values)
-        mask = _checked_mask(mask, values, weights)
+        mask = self._checked(mask, values, weights)
         positions = self._positions.to(weights.device, non_blocking=True)
         given: dict[str, Any] = {"initial_variance": self.initial_variance}
         if self.training:
@@ -279,8 +278,8 @@ class MultimodalAttention2d(ContinuousAttention2d):
             mixture = select_mixture(weights, positions, self.max_components, **given)
         dtype = torch.promote_types(weights.dtype, torch.float32)
         r = mixture_expectation(mixture, self.basis, self.alpha).to(dtype)
-        info = ContinuousInfo(mixture.mu, mixture.covariance, r, r, weights, mixture)
-        return self._context(values, mask, info)
+        context, on_positions = self._read(r, values, mask)
+        return context, ContinuousInfo(mixture.mu, mixture.covariance, r, on_positions, weights, mixture)
 
 
 def _weighted_sum(weights: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

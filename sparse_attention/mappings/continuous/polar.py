@@ -17,13 +17,15 @@ App. G):
 from __future__ import annotations
 
 import math
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ...rows import shape as row_shapes
-from . import gauss
-from .attention1d import _SQRT_HALF, _against_power
+from .attention1d import _SQRT_HALF, WithJacobian, _against_power
+from .family import jacobi
 
 # The radial moments lose a factor s^(2k + 2) of the float64 precision when the function is wider than the disk. From
 # this width on, twelve Gauss points are exact, so quadrature is used instead.
@@ -37,30 +39,17 @@ def angular_expectation(
 
     loc is [B, 2]; shape [B, 3] holds (a, c, b) of A = [[a, 0], [c, b]]; angles are [K] or [B, K], with weights [K].
     """
-    return _Angular.apply(loc, shape, centres, covariances, order, angles, weights)
+    inputs = loc, shape, centres, covariances, angles, weights
+    return WithJacobian.apply(partial(_value_and_jacobian, k=order), _product, *inputs)  # type: ignore[no-any-return]
 
 
-class _Angular(torch.autograd.Function):
-    """Saves the Jacobian [B, N, 5] for backward, instead of the autograd graph of B N K radial integrals."""
-
-    @staticmethod
-    def forward(ctx, loc, shape, centres, covariances, order, angles, weights):
-        value, jacobian = _value_and_jacobian(loc, shape, centres, covariances, order, angles, weights)
-        ctx.save_for_backward(loc, shape, centres, covariances, angles, weights, jacobian)
-        ctx.order = order
-        return value
-
-    @staticmethod
-    def backward(ctx, grad):
-        loc, shape, centres, covariances, angles, weights, jacobian = ctx.saved_tensors
-        if torch.is_grad_enabled():  # double backward
-            _, jacobian = _value_and_jacobian(loc, shape, centres, covariances, ctx.order, angles, weights)
-        both = torch.einsum("bn,bnp->bp", grad, jacobian)
-        return both[:, :2], both[:, 2:], None, None, None, None, None
+def _product(grad: Tensor, inputs: Any, value: Tensor, jacobian: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.einsum("bn,bnp->bp", grad, jacobian)
+    return both[:, :2], both[:, 2:]
 
 
 def _value_and_jacobian(
-    loc: Tensor, shape: Tensor, centres: Tensor, covariances: Tensor, k: int, angles: Tensor, weights: Tensor
+    loc: Tensor, shape: Tensor, centres: Tensor, covariances: Tensor, angles: Tensor, weights: Tensor, k: int
 ) -> tuple[Tensor, Tensor]:
     """rho [B, N] and its derivatives [B, N, 5] with respect to (mu_1, mu_2, a, c, b)."""
     a, c, b = (x.unsqueeze(-1) for x in shape.unbind(-1))  # [B, 1]
@@ -110,7 +99,7 @@ def _radial(u0: Tensor, s: Tensor, away: Tensor, k: int) -> tuple[Tensor, Tensor
     first = _against_power(moments[2:], k - 1)
     second = _against_power(moments[3:], k - 1)
     if some_wide:
-        nodes, weight = gauss.jacobi(12, 0, u0.device)
+        nodes, weight = jacobi(12, 0, u0.device)
         u, weight = (nodes + 1) / 2, weight / 2
         at, width = (u0, s) if everywhere else (u0[wide], s[wide])
         z = (u - at.unsqueeze(-1)) / width.unsqueeze(-1)

@@ -35,7 +35,9 @@ def positions_2d(rows: int, columns: int) -> Tensor:
 
 
 def _padded_line(length: int, pad: str) -> tuple[Tensor, slice]:
-    """Positions on [-1/2, 3/2] with spacing 1 / L, and the slice of the L real positions among them."""
+    """Positions on [-1/2, 3/2] with spacing 1 / L, or the L real ones alone, and the slice of these among them."""
+    if pad == "none":
+        return positions_1d(length), slice(None)
     side = (length - 1) // 2 if length % 2 else length // 2
     if pad == "legacy_even" and length % 2 == 0:
         # The authors wrote `1. / 2 * L` instead of 1 / (2 L), so the line runs backwards, from L/2 - 1/2 to 3/2 - L/2.
@@ -45,6 +47,7 @@ def _padded_line(length: int, pad: str) -> tuple[Tensor, slice]:
     return (steps + 0.5) / length, slice(side, side + length)
 
 
+@row_shapes.kept(1024)  # a corpus has thousands of lengths; of 400 words and 64 functions, 200 MB
 def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pad_positions: str = "none") -> Tensor:
     """G [L, N] in float64, cached by (length, basis, ridge, pad_positions).
 
@@ -53,17 +56,12 @@ def ridge_matrix_1d(length: int, basis: GaussianBasis1d, ridge: float = 0.01, pa
     an unknown padding.
     """
     _check(ridge, pad_positions, length)
-    return _on_line(length, basis, ridge, pad_positions)
-
-
-@row_shapes.kept(1024)  # a corpus has thousands of lengths; of 400 words and 64 functions, 200 MB
-def _on_line(length: int, basis: GaussianBasis1d, ridge: float, pad_positions: str) -> Tensor:
-    if pad_positions == "none":
-        return solve_ridge(basis.evaluate(positions_1d(length)), ridge)
     line, real = _padded_line(length, pad_positions)
-    return solve_ridge(basis.evaluate(line), ridge)[real].contiguous()
+    g = solve_ridge(basis.evaluate(line), ridge)
+    return g if pad_positions == "none" else g[real].contiguous()
 
 
+@row_shapes.kept(64)
 def ridge_matrix_2d(
     rows: int,
     columns: int,
@@ -77,18 +75,9 @@ def ridge_matrix_2d(
     The paper's VQA model uses padding (14 x 14 inside 28 x 28).
     """
     _check(ridge, pad_positions, rows, columns)
-    return _on_plane(rows, columns, basis, ridge, pad_positions, torch.device(device))
-
-
-@row_shapes.kept(64)
-def _on_plane(
-    rows: int, columns: int, basis: GaussianBasis2d, ridge: float, pad_positions: str, device: torch.device
-) -> Tensor:
-    if pad_positions == "none":
-        g = solve_ridge(basis.evaluate(positions_2d(rows, columns)), ridge)
-    else:
-        (line1, real1), (line2, real2) = _padded_line(rows, pad_positions), _padded_line(columns, pad_positions)
-        g = solve_ridge(basis.evaluate(torch.cartesian_prod(line1, line2)), ridge)
+    (line1, real1), (line2, real2) = _padded_line(rows, pad_positions), _padded_line(columns, pad_positions)
+    g = solve_ridge(basis.evaluate(torch.cartesian_prod(line1, line2)), ridge)
+    if pad_positions != "none":
         g = g.view(len(line1), len(line2), -1)[real1, real2].reshape(rows * columns, -1).contiguous()
     return g.to(device)
 

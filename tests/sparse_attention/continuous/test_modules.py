@@ -22,11 +22,6 @@ from sparse_attention.rows import shape
 BASIS = ct.GaussianBasis1d.linspaced(16)
 
 
-def softmax(scores, mask, dim):
-    p = torch.softmax(scores.masked_fill(~mask, -1e9), dim)
-    return p.masked_fill(~mask, 0.0)
-
-
 def batch(seed=0):
     rng = torch.Generator().manual_seed(seed)
     values = torch.randn(3, 11, 5, generator=rng)
@@ -53,7 +48,7 @@ def test_context_is_the_integral_of_the_value_function(alpha):
 
 def test_result_does_not_depend_on_the_batch_or_on_padding_values():
     values, mask = batch()
-    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS)
+    layer = ct.DiscreteContinuousAttention1d(sa.softmax, BASIS)
     scores = torch.randn(3, 11, generator=torch.Generator().manual_seed(1))
     together, _ = layer(values, mask, scores)
     dirty = values.masked_fill(~mask.unsqueeze(-1), math.nan)
@@ -69,9 +64,9 @@ def test_result_does_not_depend_on_the_batch_or_on_padding_values():
 def test_combined_is_the_sum_of_its_parts():
     values, mask = batch()
     scores = torch.randn(3, 11)
-    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS, 2.0, moment_match="paper-code")
+    layer = ct.DiscreteContinuousAttention1d(sa.softmax, BASIS, 2.0, moment_match="paper-code")
     combined, info = layer(values, mask, scores)
-    p = softmax(scores, mask, -1)
+    p = sa.softmax(scores, mask=mask)
     alone, _ = ct.ContinuousAttention1d(BASIS, 2.0, moment_match="paper-code")(values, mask, weights=p)
     assert torch.allclose(combined, (p.unsqueeze(1) @ values).squeeze(1) + alone, atol=1e-6)
     assert torch.equal(info.discrete, p)
@@ -84,7 +79,7 @@ def test_combined_is_the_sum_of_its_parts():
 def test_several_queries_per_example():
     values, mask = batch()
     scores = torch.randn(3, 4, 11)
-    layer = ct.DiscreteContinuousAttention1d(softmax, BASIS)
+    layer = ct.DiscreteContinuousAttention1d(sa.softmax, BASIS)
     context, info = layer(values, mask, scores)
     assert context.shape == (3, 4, 5) and info.r.shape == (3, 4, 16)
     for step in range(4):
@@ -97,7 +92,7 @@ def test_fully_masked_rows_are_zero_without_gradient():
     mask = mask.clone()
     mask[2] = False
     values, scores = values.requires_grad_(), torch.randn(3, 11).requires_grad_()
-    context, _ = ct.DiscreteContinuousAttention1d(softmax, BASIS)(values, mask, scores)
+    context, _ = ct.DiscreteContinuousAttention1d(sa.softmax, BASIS)(values, mask, scores)
     assert (context[2] == 0).all()
     context.square().sum().backward()
     assert (values.grad[2] == 0).all() and (scores.grad[2] == 0).all()
@@ -279,7 +274,7 @@ def test_what_is_kept_does_not_depend_on_the_mode_of_the_first_call():
         n, kept = next(SIZES), []
         for around in (mode, contextlib.nullcontext):
             with around():
-                kept += [*ct.gauss.jacobi(n, 1), ct.ridge_matrix_1d(n, BASIS)]
+                kept += [*ct.family.jacobi(n, 1), ct.ridge_matrix_1d(n, BASIS)]
         assert all(type(x) is torch.Tensor and x.device.type == "cpu" and not x.is_inference() for x in kept[3:])
 
 

@@ -107,22 +107,6 @@ def test_shapes_broadcast_as_in_torch(name, q, k, v, grouped):
     same(name, tensors, enable_gqa=grouped, is_causal=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("mask", [None, "bool", "own", "single"])
-def test_half_precision(dtype, mask):
-    q, k, v = (x.detach().to(dtype) for x in made(64, 64))
-    masks = {"bool": torch.rand(64, 64) < 0.5, "own": torch.randn(64, 64).to(dtype), "single": torch.randn(64, 64)}
-    seen = masks.get(mask)
-    for name, (ours, f) in MAPPINGS.items():
-        out = sdpa.scaled_dot_product_attention(q, k, v, seen, **ours)
-        if name == "softmax":
-            assert torch.equal(out, F.scaled_dot_product_attention(q, k, v, seen))
-        else:
-            wide = seen.double() if mask in ("own", "single") else seen
-            expected = reference(f, q.double(), k.double(), v.double(), wide)
-            torch.testing.assert_close(out, expected.to(dtype), atol=1e-6, rtol=torch.finfo(dtype).eps)
-
-
 def shaped(*sizes, dtype=torch.float32):
     return torch.zeros(sizes, dtype=dtype)
 

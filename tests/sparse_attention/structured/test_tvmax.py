@@ -8,14 +8,11 @@ import numpy as np
 import pytest
 import torch
 from scipy.optimize import lsq_linear
+from structure_oracles import randn
 
 import sparse_attention as sa
 
 F64 = torch.float64
-
-
-def randn(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(*shape, dtype=F64, generator=torch.Generator().manual_seed(seed))
 
 
 def differences(keep: np.ndarray) -> np.ndarray:
