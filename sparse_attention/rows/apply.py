@@ -84,10 +84,10 @@ def rows(
     for value in params.values():
         if value.__class__ is not float:
             return masked_or(partial(_in_torch, op, learned), op, scores, dim, mask, params)
-    p = fused(op, scores, dim, mask, params)
-    if p is None and mask is not None and dim == -1:
-        p = masked_rows(op, scores, mask, params)
-    if p is not None:
+    if (backend := kernels.fused(scores)) is not None:
+        if (p := _fused(backend, op, scores, dim, mask, params)) is not None:
+            return p
+    elif mask is not None and dim == -1 and (p := masked_rows(op, scores, mask, params)) is not None:
         return p
     ndim = scores.ndim
     if (
@@ -132,12 +132,17 @@ def fused(
         if jagged(scores):
             return None
         tensor(scores)
-    backend: Any = kernels.fused(scores)
-    if backend is None or not scores.ndim or not scores.numel():
+    if (backend := kernels.fused(scores)) is None:
         return None
-    if foreign(scores) or transformed() or _forward_ad._current_level >= 0:
+    return _fused(backend, op, scores, dim if dim.__class__ is int else whole(dim), mask, params, plain)
+
+
+def _fused(
+    backend: Any, op: str, scores: Tensor, dim: int, mask: Tensor | None, params: dict[str, float], plain: Any = None
+) -> Tensor | None:
+    """`fused`, for dense scores."""
+    if not scores.ndim or not scores.numel() or foreign(scores) or transformed() or _forward_ad._current_level >= 0:
         return None
-    dim = dim if dim.__class__ is int else whole(dim)
     x, kept = scores, mask
     if dim != -1:
         x, kept = x.movedim(dim, -1), None if mask is None else checked(mask, scores).movedim(dim, -1)
