@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks.table import Row, backward, milliseconds
+from benchmarks.table import KNOWN, Row, backward, milliseconds
 from sparse_attention.mappings import continuous
 
 BATCH = 64
@@ -60,23 +60,13 @@ class Density:
         return mu, turn @ torch.diag(torch.tensor([1.0, 0.25]) * breadth**2) @ turn.mT
 
 
-DENSITIES = (
-    Density("continuous softmax, 1-D, N = 64", 1, 1.0, 64),
-    Density("continuous sparsemax, 1-D, N = 64", 1, 2.0, 64),
-    Density("continuous softmax, 2-D, N = 100", 2, 1.0, 100, 1.0),
-    Density("continuous sparsemax, 2-D, N = 100", 2, 2.0, 100, 40.0),
-    Density("continuous sparsemax, 2-D, N = 100, any basis", 2, 2.0, 100, None, "angular"),
-    Density("continuous sparsemax, 2-D, N = 100, the authors' 100 angles", 2, 2.0, 100, None, "paper-code"),
-)
-
-
 @dataclass(frozen=True)
 class Structure:
     """Scores of ``shape`` [batch, ...], normal noise times ``scale``."""
 
     label: str
     name: str
-    shape: tuple[int, int, int]
+    shape: Sequence[int]
     target: float | None = None
     scale: float = 1.0
 
@@ -89,16 +79,8 @@ class Structure:
         return lambda x: mapping(x, transitions)
 
 
-STRUCTURES = (
-    Structure("sparsemap_sequence, 1 of T = 30, S = 2", "sparsemap_sequence", (1, 30, 2), 0.15),
-    Structure("sparsemap_sequence, 64 of T = 30, S = 2", "sparsemap_sequence", (64, 30, 2)),
-    Structure("sparsemap_sequence, 64 of T = 30, S = 5", "sparsemap_sequence", (64, 30, 5)),
-    Structure("softmax_sequence, 64 of T = 30, S = 2", "softmax_sequence", (64, 30, 2)),
-    Structure("sparsemap_matching, 1 of 10 x 10", "sparsemap_matching", (1, 10, 10), 0.5),
-    Structure("sparsemap_matching, 1 of 10 x 10, scores x.1", "sparsemap_matching", (1, 10, 10), 0.5, 0.1),
-    Structure("sparsemap_matching, 64 of 10 x 10", "sparsemap_matching", (64, 10, 10)),
-    Structure("sparsemap_matching, 1 of 40 x 40", "sparsemap_matching", (1, 40, 40)),
-)
+DENSITIES = [Density(**case) for case in KNOWN["densities"]]
+STRUCTURES = [Structure(**case) for case in KNOWN["structures"]]
 
 
 def _time(call: Callable[[], Any], seconds: float) -> float:

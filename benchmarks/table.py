@@ -13,14 +13,15 @@ import importlib
 import multiprocessing as mp
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import Tensor
 
 import sparse_attention as sa
@@ -39,8 +40,8 @@ class Case:
 
     label: str
     name: str
-    params: dict[str, float]
-    target: tuple[tuple[float, float], tuple[float, float]] | None = None
+    params: dict[str, float] = field(default_factory=dict)
+    target: Sequence[Sequence[float]] | None = None
     scale: float = 1.0
 
     def function(self, x: Tensor) -> Contestant:
@@ -53,25 +54,10 @@ class Case:
         return lambda z: mapping(z, **params)
 
 
-CASES = (
-    Case("sparsemax", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3))),
-    Case("entmax 1.5", "entmax", {"alpha": 1.5}, ((2.3, 1.2), (2.5, 1.5))),
-    Case("entmax 1.3", "entmax", {"alpha": 1.3}, ((2, 2), (4, 4))),
-    Case("pnormmax 1.5", "pnormmax", {"p": 1.5}, ((3.5, 1.0), (4, 4))),
-    Case("fusedmax .1", "fusedmax", {"lam": 0.1}, ((12, 10), (8, 8))),
-    Case("fusedmax .1, scores x.1", "fusedmax", {"lam": 0.1}, ((20, 20), (20, 20)), 0.1),
-    Case("oscarmax .01", "oscarmax", {"lam": 0.01}, ((9, 8), (8, 8))),
-    Case("oscarmax .01, scores x.1", "oscarmax", {"lam": 0.01}, ((9, 8), (8, 8)), 0.1),
-    Case("oscarmax .01, scores x10", "oscarmax", {"lam": 0.01}, ((9, 8), (8, 8)), 10.0),
-    Case("constrained_sparsemax", "constrained_sparsemax", {}, ((5, 5), (8, 8))),
-)
-# label of a case -> functions of the package entmax, with their parameters; k: only the largest k scores are sorted
-PEERS: dict[str, dict[str, tuple[str, dict[str, float]]]] = {
-    "sparsemax": {"- entmax.sparsemax": ("sparsemax", {}), "- entmax.sparsemax k=32": ("sparsemax", {"k": 32})},
-    "entmax 1.5": {"- entmax.entmax15": ("entmax15", {}), "- entmax.entmax15 k=32": ("entmax15", {"k": 32})},
-    "entmax 1.3": {"- entmax.entmax_bisect": ("entmax_bisect", {"alpha": 1.3})},
-    "pnormmax 1.5": {"- entmax.normmax_bisect (alike, not equal)": ("normmax_bisect", {"alpha": 3.0})},
-}
+KNOWN = yaml.safe_load(Path(__file__).with_name("cases.yaml").read_text(encoding="utf-8"))
+CASES = [Case(**case) for case in KNOWN["rows"]]
+# label of a case -> functions of the package entmax, with their parameters
+PEERS: dict[str, dict[str, tuple[str, dict[str, float]]]] = KNOWN["peers"]
 
 
 def version() -> str:

@@ -183,9 +183,8 @@ def _evaluate(cell: Cell, store: Store, test: TestSet, monitor: CellMonitor, rec
     write_atomic(level.path("config.yaml"), page(cell, test))
     scored = cell.family.evaluate(cell.config_of(test), cell.entry(store).folder, test, monitor)
     if not scored.metrics or any(not name.startswith(f"{test.name}/") for name in scored.metrics):
-        raise ValueError(
-            f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}; every name must start with {test.name}/"
-        )
+        told = f"{cell.module}.evaluate returned {', '.join(scored.metrics) or 'nothing'}"
+        raise ValueError(f"{told}; every name must start with {test.name}/")
     if lost := [name for name, value in scored.metrics.items() if not math.isfinite(value)]:
         monitor.note(f"{', '.join(lost)}: {scored.metrics[lost[0]]}; tables cannot show its mean")
     level.write_predictions(scored.predictions)
@@ -255,9 +254,8 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = yaml.load(path.read_text(encoding="utf-8"), LOADER)
         if not isinstance(config, dict) or (lost := [k for k in ALWAYS if k not in config]):
-            raise StoreError(
-                f"{path} is not the configuration of a cell{f': it has no `{lost[0]}`' if isinstance(config, dict) else ''}"
-            )
+            why = f": it has no `{lost[0]}`" if isinstance(config, dict) else ""
+            raise StoreError(f"{path} is not the configuration of a cell{why}")
         check_family(config["module"])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         step = "name the folder of a cell, outputs/cells/TASK/MAPPING/ID"

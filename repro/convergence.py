@@ -114,9 +114,8 @@ def collapsed(curves: Mapping[str, Sequence[float]], config: Mapping[str, Any]) 
     node = config.get("mapping") or {}
     if (own := NO_GRADIENT.get(str(node.get("name")))) is not None and own.items() <= node.items():
         return None
-    support, zeros, accuracy = (
-        curves.get(f"dev/{k}") or [] for k in ("attention_support", "attention_zeros", "accuracy")
-    )
+    names = ("attention_support", "attention_zeros", "accuracy")
+    support, zeros, accuracy = (curves.get(f"dev/{name}") or [] for name in names)
     epochs = len(support)
     if epochs < 2 or {len(zeros), len(accuracy)} != {epochs} or not all(map(math.isfinite, [*support, *accuracy])):
         return None

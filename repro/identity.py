@@ -296,13 +296,18 @@ class Cell(OfFamily):
 
     def state(self, store: Store) -> str:
         """The state of the cell: "queued", "running", "done", "failed", "lost" or "damaged"."""
+        return self.found(store)[0]
+
+    def found(self, store: Store) -> tuple[str, Results | None, str]:
+        """The state of the cell, its results if it is done, and else the reason if there is one."""
         try:
-            if self.results(store) is not None:
-                return "done"
-        except Damaged:
-            return "damaged"
-        state = self.entry(store).state()
-        return "queued" if state == "done" else state  # an evaluation is missing
+            if (results := self.results(store)) is not None:
+                return "done", results, ""
+        except Damaged as error:
+            return "damaged", None, str(error)
+        status = self.entry(store).status()
+        state = "queued" if status["state"] == "done" else status["state"]  # an evaluation is missing
+        return state, None, str(status.get("error", "")) if state in ("failed", "lost") else ""
 
 
 def _short(stored: Stored, now: Prepared | TestSet) -> Stored:
@@ -315,11 +320,8 @@ def computed_from(config: Mapping[str, Any], family: Family) -> tuple[dict[str, 
 
     Returns (configuration, name of the data set, content of the plugins).
     """
-    relevant = {
-        k: dict(v) if isinstance(v, Mapping) else v
-        for k, v in as_named(config, family).items()
-        if k not in NOT_IDENTITY
-    }
+    kept = {k: v for k, v in as_named(config, family).items() if k not in NOT_IDENTITY}
+    relevant = {k: dict(v) if isinstance(v, Mapping) else v for k, v in kept.items()}
     relevant["task"] = {k: v for k, v in relevant["task"].items() if k not in SAID}
     relevant["mapping"].pop("grid", None)
     # the path of a file (word vectors) does not matter, because the hash of the data covers the file's content

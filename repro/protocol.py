@@ -32,9 +32,9 @@ class Metric:
         tolerance: the largest difference from a printed number that counts as agreement, in the metric's unit; None
             means that no verdict is given.
         signature: how the score is computed.
-        test: type of the paired randomization test over test examples: "mean" (tests the mean of the per-example values
-            stored under `name`), "bleu" or "f1" (tests the score of the per-example statistics stored under
-            `<name>_statistics`, `repro.statistics.corpus_score`), or None.
+        test: how the score follows from test examples, for its error over them: "mean" (of the per-example values stored
+            under `name`), "bleu" or "f1" (of the per-example statistics stored under `<name>_statistics`,
+            `repro.statistics.corpus_score`), or None.
     """
 
     name: str
@@ -295,9 +295,8 @@ def check_family(module: Any) -> str:
     """
     if isinstance(module, str) and module in (*families(), *_registered()):
         return module
-    raise ValueError(
-        f"module={str(module)[:80]!r} is unknown; import and `register` it (repro.protocol), or use {', '.join(families())}"
-    )
+    step = f"import and `register` it (repro.protocol), or use {', '.join(families())}"
+    raise ValueError(f"module={str(module)[:80]!r} is unknown; {step}")
 
 
 def family(module: str) -> Family:

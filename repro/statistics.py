@@ -1,16 +1,15 @@
 """Spread over seeds, intervals and significance.
 
-Permutation tests on paired outputs cover the sampling of test examples. Student's t covers the sampling of seeds; the
-variance that all runs of a row have in common over examples is added to it (`Noise`). With fewer than `FEWEST` seeds the
-printed interval covers the sampling of test examples alone, and says so.
+Student's t covers the sampling of seeds; the variance that all runs of a row have in common over test examples is
+added to it (`Noise`). With fewer than `FEWEST` seeds the printed interval covers the sampling of test examples alone,
+and says so.
 
 Two rows are compared seed by seed where runs with the same seed are alike (`alike`), and otherwise by their means. A
 table tests this once for each score, on all its rows, so that no comparison chooses its own test.
 
-Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not
-have, and the bootstrap and randomization test of BLEU, because sacrebleu's need the texts and the records keep only
-per-sentence statistics. The resampled quantity is the printed score: the mean over seeds of the examples' mean, or of
-sacrebleu's corpus BLEU.
+Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not have, and the
+bootstrap of BLEU, because sacrebleu's needs the texts and the records keep only per-sentence statistics. The resampled
+quantity is the printed score: the mean over seeds of the examples' mean, or of sacrebleu's corpus BLEU.
 """
 
 import itertools
@@ -234,27 +233,6 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 # ---- the sampling of test examples
 
 
-def paired_randomization(a: np.ndarray, b: np.ndarray, trials: int = 1000) -> float:
-    """Two-sided p-value of a difference in a mean or a corpus score, by randomly swapping the two systems' outputs per example.
-
-    Args:
-        a, b: values of the same examples, [seeds, examples], or statistics of a corpus score, [seeds, examples, 10 or 2]
-            (`corpus_score`); the mean over seeds is tested, swapped for all seeds at once.
-        trials: number of random assignments; the smallest p-value is 1 / (trials + 1).
-
-    Sources: Noreen 1989, with the add-one estimate of the p-value; for a corpus score, Riezler & Maxwell 2005.
-    """
-    if np.array_equal(a, b):
-        return 1.0
-    score = corpus_score if a.ndim > 2 else lambda sums: sums[..., 0]
-    a, b = (x.reshape(*x.shape[:2], -1) for x in (a, b))
-    first, both = a.sum(1), (a + b).sum(1, keepdims=True)  # [seeds, 10, 2 or 1], [seeds, 1, ..]
-    swapped = first[:, None] - _coins(trials, a.shape[1]) @ (a - b)  # [seeds, trials, ..]: the first system
-    observed = abs((score(first) - score(both[:, 0] - first)).mean())
-    drawn = np.abs((score(swapped) - score(both - swapped)).mean(0))
-    return (int((drawn >= observed - 1e-9).sum()) + 1) / (trials + 1)
-
-
 def noise_of(a: np.ndarray, b: np.ndarray | None = None, paired: bool = False, draws: int = 1000) -> Noise:
     """The errors over test examples of a row's mean over seeds, or of its difference from another row's.
 
@@ -285,12 +263,6 @@ def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:
     """The values of the examples, [examples], in the unit of their mean `score`: shares become per cent if it is in per cent."""
     each = np.asarray(values, float)
     return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
-
-
-@lru_cache(maxsize=8)
-def _coins(trials: int, n: int) -> np.ndarray:
-    """Random zeros and ones of shape [trials, n]; the seed is fixed, so the values are always the same."""
-    return np.random.RandomState(1).randint(0, 2, (trials, n)).astype(float)
 
 
 @lru_cache(maxsize=8)

@@ -129,10 +129,9 @@ def mutants(path: str, source: str) -> Iterator[Mutant]:
 
 
 def parses(mutant: Mutant) -> bool:
-    try:
+    with contextlib.suppress(SyntaxError):
         return bool(ast.parse(mutant.applied((ROOT / mutant.path).read_text(encoding="utf-8"))))
-    except SyntaxError:
-        return False
+    return False
 
 
 def sample(n: int, seed: int, only: str) -> list[Mutant]:
@@ -199,8 +198,8 @@ def failing(tree: Path, asked: Sequence[str]) -> str:
     return begun[-1].strip() if begun else asked[-1]
 
 
-def work(tree: Path, given: list[Mutant]) -> list[tuple[str, Mutant]]:
-    """The mutants, each with the test that notices it, or "". A test that does not pass without a mutant is not asked again."""
+def work(tree: Path, given: list[Mutant]) -> list[str]:
+    """For each mutant, which is printed, the test that notices it, or "". A test that does not pass without a mutant is not asked again."""
     cloned(tree)
     clean: dict[str, bool] = {}
     done = []
@@ -213,10 +212,9 @@ def work(tree: Path, given: list[Mutant]) -> list[tuple[str, Mutant]]:
             by = failing(tree, [*(f"--deselect={test}" for test, fine in clean.items() if not fine), *asked])
             file.write_text(source, encoding="utf-8")
             passes = not by or clean.setdefault(by, not failing(tree, [by]))
-        done.append((by, mutant))
-        print(
-            f"{len(done)}/{len(given)} {'killed' if by else 'survived'}  {mutant.path}:{mutant.line}  {by}", flush=True
-        )
+        done.append(by)
+        told = f"{len(done)}/{len(given)} {'killed' if by else 'survived':9}  {mutant.path}:{mutant.line}"
+        print(f"{told}  {mutant.before}  ->  {mutant.after}  {by}", flush=True)
     return done
 
 
@@ -230,10 +228,6 @@ def main(*, seed: int = 1, n: int = 200, workers: int = 1, only: str = "") -> in
     with ThreadPoolExecutor(workers) as pool:
         shares = pool.map(work, trees, (counted[number::workers] for number in range(workers)))
         done = [one for share in shares for one in share]
-    for by, mutant in sorted(done):
-        print(
-            f"{'killed' if by else 'survived':9}  {mutant.path}:{mutant.line}  {mutant.before}  ->  {mutant.after}  {by}"
-        )
-    killed = sum(bool(by) for by, _ in done)
+    killed = sum(map(bool, done))
     print(f"{killed} of {len(done)} killed ({killed / max(len(done), 1):.1%}); {len(chosen) - len(counted)} equivalent")
     return int(killed < GOAL * len(done))

@@ -2,7 +2,6 @@
 
     make release                        build, check, try on fresh Debian systems (needs root and debootstrap), say what to upload
     make release ARGS=build             only build and check the files
-    make release ARGS=speed             only time the kernels of the wheel in dist/ against those compiled here with -march=native
 
 A wheel holds kernels for the instruction sets of build.BUILT_FOR; `python -m sparse_attention` says which one runs.
 """
@@ -12,14 +11,11 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -138,74 +134,10 @@ def roots() -> None:
         sys.exit("the wheel fails on a fresh Debian system: see above; do not upload it")
 
 
-def speed() -> None:
-    """Print the times of the kernels in dist/ as multiples of those of kernels compiled here, on one thread; they take turns."""
-    import torch
-
-    from sparse_attention.kernels import native
-    from sparse_attention.kernels.native import attention
-
-    isa = os.environ.get("SPARSE_ATTENTION_NATIVE_ISA", "native")  # avx2, portable: these instructions on both sides
-    here = {unit: build.load(unit) for unit in build.UNITS}
-    (path,) = DIST.glob(f"*_{os.uname().machine}.whl")
-    with tempfile.TemporaryDirectory() as folder:
-        zipfile.ZipFile(path).extractall(folder)
-        build.BUILT = Path(folder) / build.BUILT.relative_to(ROOT)
-        paths = [build.built(unit, isa.replace("native", "auto")) for unit in build.UNITS]
-        there = {unit: build._open(path) for unit, path in zip(build.UNITS, paths) if path}
-    print(f"built {paths[0].stem} / compiled here, forward and backward; above 1: compiling here is faster")  # type: ignore[union-attr]
-
-    def use(libraries: dict[str, object]) -> None:
-        for unit, dtype in (("float", torch.float32), ("double", torch.float64)):
-            for op in native.OPS.values():
-                op.bind(libraries[unit], dtype)
-        attention._library = attention._bound(libraries["attention"])  # type: ignore[arg-type]
-
-    def row(name: str, x: torch.Tensor, **params: float) -> None:
-        op = native.OPS[name]
-        p, saved = op.forward(x, **params)
-        op.backward(x, p, saved, **params)
-
-    def attend(x: torch.Tensor, **given: object) -> None:
-        attention.gradients(x, x, x, x, attention.forward(x, x, x, scale=0.5, causal=True, **given)[1])  # type: ignore[arg-type]
-
-    torch.set_num_threads(1)
-    drawn = torch.Generator().manual_seed(0)
-    calls = {}
-    for n, dtype in ((64, torch.float32), (1024, torch.float32), (64, torch.float64)):
-        x, at = torch.randn(65536 // n, n, generator=drawn, dtype=dtype), f"rows of {n}, {str(dtype)[6:]}"
-        calls[f"sparsemax, {at}"] = partial(row, "sparsemax", x, gamma=1.0)
-        calls[f"entmax 1.5, {at}"] = partial(row, "entmax", x, alpha=1.5)
-        calls[f"entmax 1.3, {at}"] = partial(row, "entmax", x, alpha=1.3)
-        calls[f"pnormmax 1.5, {at}"] = partial(row, "pnormmax", x, p=1.5, gamma=1.0)
-        calls[f"fusedmax .1, {at}"] = partial(row, "fusedmax", x, lam=0.1, gamma=1.0)
-        calls[f"oscarmax .1, {at}"] = partial(row, "oscarmax", x, lam=0.1, gamma=1.0)
-    q = torch.randn(2, 1024, 64, generator=drawn)
-    for alpha in (2.0, 1.5, 1.3):
-        calls[f"causal attention, alpha {alpha}, 1,024 positions"] = partial(attend, q, alpha=alpha)
-    calls["causal attention, fusedmax .1, 1,024 positions"] = partial(attend, q, alpha=2.0, lam=0.1)
-    ratios = []
-    for name, call in calls.items():
-        took: tuple[list[float], list[float]] = ([], [])
-        for _ in range(31):
-            for libraries, times in zip((there, here), took):
-                use(libraries)
-                began = time.perf_counter()
-                call()
-                times.append(time.perf_counter() - began)
-        ratios.append(min(took[0][1:]) / min(took[1][1:]))  # the least: other programs only add
-        print(f"  {name:48} {ratios[-1]:.2f}   {min(took[0]) * 1e3:.2f} ms", flush=True)
-    print(f"median {statistics.median(ratios):.2f}, highest {max(ratios):.2f}")
-
-
 if __name__ == "__main__":
-    what = sys.argv[1:] or ["all"]
-    if what == ["speed"]:
-        speed()
-    elif what in (["all"], ["build"]):
-        made = files()
-        if what == ["all"]:
-            roots()
-        print("to upload: twine upload", *(p.relative_to(ROOT) for p in made))
-    else:
-        sys.exit(f"{' '.join(what)!r} is none of build, speed")
+    if sys.argv[1:] not in ([], ["build"]):
+        sys.exit(f"{' '.join(sys.argv[1:])!r} is not build")
+    made = files()
+    if not sys.argv[1:]:
+        roots()
+    print("to upload: twine upload", *(p.relative_to(ROOT) for p in made))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,16 +26,12 @@ def at_step(points: list[Point], step: int) -> float:
 
 def at_time(points: list[Point], seconds: float) -> float:
     """The loss after ``seconds``, interpolated linearly between the evaluations before and after."""
-    if seconds >= points[-1][1]:
-        return points[-1][2]
-    after = next(i for i, point in enumerate(points) if point[1] > seconds)
-    (_, t0, a), (_, t1, b) = points[after - 1], points[after]
-    return a + (b - a) * (seconds - t0) / (t1 - t0)
+    return float(np.interp(seconds, [t for _, t, _ in points], [loss for *_, loss in points]))
 
 
 def steps_by(points: list[Point], seconds: float) -> int:
     """Approximate number of steps taken in ``seconds``, assuming a constant speed between two evaluations."""
-    return round(at_time([(0, t, float(step)) for step, t, _ in points], seconds))
+    return round(np.interp(seconds, [t for _, t, _ in points], [step for step, *_ in points]))
 
 
 def shared_steps(rows: dict[str, Any]) -> list[int]:

@@ -209,12 +209,8 @@ def evaluate(models: Decoders, task: str, n: int, count: int, seed: int) -> Tens
 
 # ---- the experiment
 
-OPTIONS = {"sort": Options(steps=1500), "flip-flop": Options(steps=400)}
-OPTIONS |= {
-    "sort" + LONGER: Options(steps=4000),
-    "flip-flop" + LONGER: Options(steps=1500),
-    "reverse": Options(steps=12_000),
-}
+OPTIONS = {"sort": Options(steps=1500), "flip-flop": Options(steps=400), "reverse": Options(steps=12_000)}
+OPTIONS |= {"sort" + LONGER: Options(steps=4000), "flip-flop" + LONGER: Options(steps=1500)}
 RATES: dict[str, tuple[float, ...]] = {
     task: (3e-4, 1e-3, 3e-3) if task.endswith(LONGER) else (1e-3, 3e-3, 1e-2) for task in TASKS
 }

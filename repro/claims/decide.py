@@ -63,10 +63,7 @@ class Evidence:
         def left(row: str, scores: Mapping[int, float]) -> Mapping[int, float]:
             return scores if row == UNIFORM else {s: v for s, v in scores.items() if s not in seeds}
 
-        kept = {
-            m: {c: {r: left(r, of) for r, of in rows.items()} for c, rows in at.items()}
-            for m, at in self.scores.items()
-        }
+        kept = {m: {c: {r: left(r, v) for r, v in of.items()} for c, of in at.items()} for m, at in self.scores.items()}
         return replace(self, scores=kept)
 
 
@@ -92,9 +89,8 @@ def _tested(claim: Claim, evidence: Evidence) -> Outcome:
     columns, than = (_named(patterns, at) for patterns in (claim.columns, claim.than))
     if not set(columns) & set(at):
         lacking = [m for m in claim.metrics if evidence.cells and not evidence.scores.get(m)]
-        return Outcome(
-            claim, UNTESTED, Part(why=f"no finished cell has {lacking[0]}" if lacking else "no finished cells")
-        )
+        why = f"no finished cell has {lacking[0]}" if lacking else "no finished cells"
+        return Outcome(claim, UNTESTED, Part(why=why))
     samples = [(part, sample) for m in claim.metrics for part, sample in _samples(claim, evidence, m, columns, than)]
     made = [_decided(claim, *one, len(samples), *_doubts(claim, evidence, one[0], columns)) for one in samples]
     outcome, decides = _together(made)

@@ -115,10 +115,9 @@ def cut(text: str, most: int) -> str:
 
 def fitted(text: str, indent: str = "", stream: TextIO | None = None) -> str:
     """Text with its lines broken at spaces to fit `width`; `indent` is put before each line."""
-    fill = textwrap.TextWrapper(
-        width(stream), indent, f"{indent}  ", break_long_words=False, break_on_hyphens=False
-    ).fill
-    return "\n".join(map(fill, text.splitlines()))
+    wrapper = textwrap.TextWrapper(width(stream), indent, f"{indent}  ")
+    wrapper.break_long_words = wrapper.break_on_hyphens = False
+    return "\n".join(map(wrapper.fill, text.splitlines()))
 
 
 def setting(cell: Cell) -> str:

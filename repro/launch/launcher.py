@@ -20,10 +20,8 @@ from repro.launch import pool
 from repro.launch.pool import Event, Loggers
 from repro.store import Store
 
-GB_OF_CELL, CORES_OF_CELL = (
-    8,
-    2,
-)  # with `auto`; eight 2 x 500 LSTMs on one GPU with 16 cores were measured (docs/reference/gpu.md)
+# with `auto`; eight 2 x 500 LSTMs on one GPU with 16 cores were measured (docs/reference/gpu.md)
+GB_OF_CELL, CORES_OF_CELL = 8, 2
 Say = Callable[[str], None]
 _say: Say = partial(print, file=sys.stderr, flush=True)
 
@@ -130,10 +128,8 @@ def room(gpus: Sequence[str]) -> tuple[int, str]:
     except (OSError, ValueError, subprocess.CalledProcessError) as error:
         free, why = 0, f"nvidia-smi does not tell the free memory ({error})"
     count = max(1, min(free // GB_OF_CELL, cores // CORES_OF_CELL))
-    return (
-        count,
-        f"{count} cell(s) at a time on each of {len(gpus)} GPU(s): {why}; runtime.workers_per_device=N sets it",
-    )
+    told = f"{count} cell(s) at a time on each of {len(gpus)} GPU(s): {why}"
+    return count, f"{told}; runtime.workers_per_device=N sets it"
 
 
 def places(
@@ -175,7 +171,5 @@ def places(
     if workers <= most:
         return found, why
     each = f"one for each of {len(sets)} GPU(s){f' x {processes}' if processes > 1 else ''}"
-    return (
-        found,
-        f"{most} worker(s), not runtime.workers={workers}: {each}; runtime.workers_per_device=2 lets two share one",
-    )
+    told = f"{most} worker(s), not runtime.workers={workers}: {each}"
+    return found, f"{told}; runtime.workers_per_device=2 lets two share one"

@@ -92,10 +92,8 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
     made = [Plan(one, _resolve(one, tools, overrides, problems), overrides=tuple(overrides)) for one in experiments]
     if problems:
         listed = "\n  ".join(f"{', '.join(dict.fromkeys(where))}: {error}" for error, where in problems.items())
-        titles = ", ".join(one.title for one in experiments)
-        raise ConfigError(
-            f"{sum(map(len, problems.values()))} configuration(s) of {titles} cannot be used:\n  {listed}"
-        )
+        count, titles = sum(map(len, problems.values())), ", ".join(one.title for one in experiments)
+        raise ConfigError(f"{count} configuration(s) of {titles} cannot be used:\n  {listed}")
     if not any(one.slots for one in made):
         raise ConfigError("the experiment has no rows or columns")
     return made

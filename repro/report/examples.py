@@ -15,15 +15,19 @@ SAMPLES, MAPS = 8, 3  # examples shown with their outputs, and with their attent
 MOST_SOURCE, MOST_TARGET = 48, 36  # maximum number of tokens drawn; longer examples are cut, and a note says so
 MOST_CLASSES = 20  # maximum classes of a confusion matrix
 EVEN = "Examples evenly spaced through the test set, not picked by hand."
+FAILURES = (
+    "{} of these are failures, evenly spaced through the {:,} of {:,} test examples that at least one row scores 0 on; "
+    "the other {} are evenly spaced through the rest of the test set. None was picked by hand."
+)
 Records = Sequence[dict[int, dict[str, Any]] | None]  # for each row, index of an example -> its record
 Images = Callable[[str], bytes]
 Panel = tuple[Row, Any, Sequence[str], Sequence[str], Mapping[str, Any]]  # row, weights [T, S], S and T tokens, record
 
 
-def spaced(indices: Sequence[int], count: int) -> list[int]:
-    """`count` of the indices, evenly spaced."""
-    count = min(count, len(indices))
-    return [indices[int(len(indices) / count * (i + 0.5))] for i in range(count)]
+def spaced(every: Sequence[Any], count: int) -> list[Any]:
+    """`count` of the examples or their indices, evenly spaced."""
+    count = min(count, len(every))
+    return [every[int(len(every) / count * (i + 0.5))] for i in range(count)]
 
 
 def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tuple[list[int], str]:
@@ -35,14 +39,7 @@ def choose(common: Sequence[int], records: Records, names: Sequence[str]) -> tup
     failed = [i for i in common if any(score is not None and score[1] == 0 for score in scored[i])]
     wrong = spaced(failed, SAMPLES // 2)
     right = spaced([i for i in common if i not in set(wrong)], SAMPLES - len(wrong))
-    told = (
-        EVEN
-        if not failed
-        else (
-            f"{len(wrong)} of these are failures, evenly spaced through the {len(failed):,} of {len(common):,} test examples that at least "
-            f"one row scores 0 on; the other {len(right)} are evenly spaced through the rest of the test set. None was picked by hand."
-        )
-    )
+    told = FAILURES.format(*map(len, (wrong, failed, common, right))) if failed else EVEN
     return sorted([*wrong, *right]), told
 
 

@@ -36,20 +36,10 @@ def write(table: Table, plan: Plan, store: Store, path: Path) -> Path:
     # a cell that fills several slots is counted once
     count = Counter({x["cell_id"]: x["state"] for column in cells.content or () for x in column["cells"]}.values())
     outcomes = Counter(one.outcome for one in table.claims if one.parts)
-    page = (
-        environment()
-        .get_template("report.html.jinja")
-        .render(
-            table=table,
-            legend=screen.legend(table),
-            own=plan.experiment.own,
-            columns=[_column(c, block, plan) for c, block in enumerate(table.blocks)],
-            states=count,
-            cells=cells,
-            outcomes=", ".join(f"{n} {word}" for word, n in outcomes.items()),
-            written=time.strftime("%Y-%m-%d %H:%M %Z"),
-        )
-    )
+    told = {"table": table, "legend": screen.legend(table), "own": plan.experiment.own, "states": count, "cells": cells}
+    told["columns"] = [_column(c, block, plan) for c, block in enumerate(table.blocks)]
+    told["outcomes"] = ", ".join(f"{n} {word}" for word, n in outcomes.items())
+    page = rendered("report.html.jinja", **told)
     write_atomic(path, page.encode("utf-8", "replace"))
     return path
 
@@ -84,9 +74,7 @@ def view(block: Block, selects: str, shown: Sequence[str], split: str, images: A
 
 def of_screen(block: Block) -> dict[str, Any]:
     """The template's values for the screen of a block and for its tables."""
-    made = {
-        of.__name__: of(block) for of in (screen.finding, screen.rows, screen.columns, screen.notes, render.further)
-    }
+    made = {f.__name__: f(block) for f in (screen.finding, screen.rows, screen.columns, screen.notes, render.further)}
     return {"block": block, "whole": screen.columns(block, whole=True), "figures": Part(), **made}
 
 
@@ -113,14 +101,9 @@ def cell_views(plan: Plan, table: Table, store: Store, beside: Path) -> list[dic
 
 def _cell(cell: Cell, store: Store, decimals: Mapping[str, int]) -> dict[str, Any]:
     """State, error and numbers of a cell; `decimals`: metric -> digits, in the order of the columns."""
-    entry, state, error, trace = cell.entry(store), cell.state(store), "", ""
-    found = cell.results(store) if state == "done" else None
+    state, found, error = cell.found(store)
     metrics = found.metrics if found else {}
-    if state in ("failed", "lost"):
-        error, trace = (entry.status().get(key) or "" for key in ("error", "traceback"))
-    elif state == "damaged":
-        levels = (entry, *(cell.evaluation(store, t) for t in cell.tests))
-        error = next((why for level in levels if (why := level.damage())), "")
+    trace = cell.entry(store).status().get("traceback", "") if state == "failed" else ""
     numbers = [f"{metrics[m]:.{digits}f}" if m in metrics else "" for m, digits in decimals.items()]
     epoch, epochs = metrics.get("best_epoch"), (cell.config.get("train") or {}).get("max_epochs")
     cost = (found.seconds if found else None, metrics.get("train/tokens_per_second"))
@@ -134,6 +117,11 @@ def _images(plan: Plan, number: int) -> Any:
     cell = next(slot for slot in plan.slots if slot.column == number)
     find = getattr(cell.family, "pictures", None)
     return find(cell.config) if find else None
+
+
+def rendered(name: str, **told: Any) -> str:
+    """A page from its template, with the time."""
+    return environment().get_template(name).render(told, written=time.strftime("%Y-%m-%d %H:%M %Z"))
 
 
 @cache

@@ -32,9 +32,8 @@ def swept(block: Block) -> dict[tuple[str, str], Lines]:
             if is_number(value := row.point.get(key)) and math.isfinite(value):
                 rest = ", ".join(f"{k.removeprefix('mapping.')}={text(v)}" for k, v in row.point.items() if k != key)
                 label = f"{row.label} ({rest})" if rest else row.label
-                lines.setdefault((row.label if key.startswith("mapping.") else "", label), []).append(
-                    (float(value), row)
-                )
+                mapping = row.label if key.startswith("mapping.") else ""
+                lines.setdefault((mapping, label), []).append((float(value), row))
         for (mapping, label), points in lines.items():
             if len({x for x, _ in points}) > 1:
                 drawings.setdefault((mapping, key), {})[label] = sorted(points, key=lambda point: point[0])
@@ -54,9 +53,8 @@ def pictures(block: Block) -> list[Picture]:
     drawn = [_against(block, mapping, key, lines, shown) for (mapping, key), lines in swept(block).items()]
     drawn += _pareto(block, zeros, score) if zeros and score else []
     if not drawn:
-        raise Refused(
-            "No number was swept, and fewer than two settings have both a score and a share of zeros, so there is nothing to draw."
-        )
+        told = "No number was swept, and fewer than two settings have both a score and a share of zeros"
+        raise Refused(f"{told}, so there is nothing to draw.")
     return drawn
 
 
@@ -92,9 +90,7 @@ def _pareto(block: Block, zeros: str, score: str) -> list[Picture]:
     The line joins the settings that are not dominated by any other setting.
     """
     both = [(_mean(row, zeros), _mean(row, score), row) for row in block.own]
-    points = [
-        (z.mean, v.mean, row) for z, v, row in both if z and v and math.isfinite(z.mean) and math.isfinite(v.mean)
-    ]
+    points = [(z.mean, v.mean, row) for z, v, row in both if z and v and all(map(math.isfinite, (z.mean, v.mean)))]
     if len(points) < 2:
         return []
     sign = block.rows[0].values[block.main or 0].better

@@ -38,9 +38,8 @@ NOWHERE = Store("records")  # a store without cells, for those of records
 
 def key(config: Mapping[str, Any], family: Family) -> str:
     """A hash that identifies a slot of a table by its configuration only, without the location of the data."""
-    data = {
-        k: Path(v).name if k == "path" else v for k, v in config["data"].items() if k not in PLACES and v is not None
-    }
+    node = {k: v for k, v in config["data"].items() if k not in PLACES and v is not None}
+    data = {k: Path(v).name if k == "path" else v for k, v in node.items()}
     return digest(*computed_from(config, family), data, scoring(config, family))
 
 
@@ -132,10 +131,7 @@ def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for record in predictions:
         for name, value in record.get("sentence", {}).items():
             columns.setdefault(name, []).append(value)
-    return {
-        name: base64.b64encode(zlib.compress(json.dumps(values).encode(), 9)).decode()
-        for name, values in columns.items()
-    }
+    return {n: base64.b64encode(zlib.compress(json.dumps(v).encode(), 9)).decode() for n, v in columns.items()}
 
 
 def columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
@@ -170,11 +166,8 @@ def packed_configs(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 def configs(asked: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The configurations in the first line of a file, by name; none in a file of an earlier version."""
-    nodes = asked.get("nodes", {})
-    return {
-        name: {node: nodes[node][i] for node, i in zip(nodes, numbers, strict=True)}
-        for name, numbers in asked.get("configs", {}).items()
-    }
+    nodes, rows = asked.get("nodes", {}), asked.get("configs", {})
+    return {name: {node: nodes[node][i] for node, i in zip(nodes, row, strict=True)} for name, row in rows.items()}
 
 
 def _line(value: Mapping[str, Any]) -> str:
@@ -194,9 +187,7 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """
     try:
         first, _, cells = path.read_text(encoding="utf-8").partition("\n")
-        asked, *found = (
-            map(json.loads, (first, *cells.removesuffix("\n").split("\n"))) if cells else (json.loads(first),)
-        )
+        asked, found = json.loads(first), [*map(json.loads, cells.split("\n")[:-1])]
         if asked.pop(SEAL, None) != _checksum(asked, cells):
             raise ValueError("its checksum is wrong: the file has changed since it was written")
         if any(re.match(r"[+~]*plugins\b", argument) for argument in asked.get("arguments", ())):
@@ -204,9 +195,8 @@ def read(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         if asked["version"] != VERSION or any(not {"key", "trained"} <= one.keys() for one in found):
             raise ValueError(f"it has version {asked['version']}, but this code reads {VERSION}")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StoreError(
-            f"{path} holds no records of a table ({error}); write it again: python scripts/results.py EXPERIMENT"
-        ) from error
+        step = "write it again: python scripts/results.py EXPERIMENT"
+        raise StoreError(f"{path} holds no records of a table ({error}); {step}") from error
     return asked, found
 
 

@@ -1,6 +1,5 @@
 """Read the finished cells of a store (configuration, scores and time of each) without loading their data."""
 
-import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,7 +8,7 @@ from repro.cell import ASKED, check_nodes, read_config
 from repro.errors import StoreError
 from repro.files import usable
 from repro.identity import Cell, Results, digest
-from repro.store import Damaged, Entry, Store
+from repro.store import Entry, Store
 
 KEPT = ("data", "plugins")  # nodes of the training's config.yaml; the others are those of an evaluation
 
@@ -24,11 +23,7 @@ class Read:
 
 def of_cells(cells: Iterable[Cell], store: Store) -> list[Results]:
     """The results of those cells that are finished and undamaged, each once."""
-    found: dict[str, Results] = {}
-    for cell in cells:
-        with contextlib.suppress(Damaged):
-            if (one := cell.results(store)) is not None:
-                found[cell.cell_id] = one
+    found = {cell.cell_id: results for cell in cells if (results := cell.found(store)[1]) is not None}
     return list(found.values())
 
 
@@ -84,6 +79,5 @@ def _records(entry: Entry, check: bool) -> list[Results]:
             ways.append(way := (how, {k: v if k in KEPT else own.get(k, v) for k, v in config.items()}, {}))
         way[2][name] = (level, scored)
     made = ((scored, sorted(of.items(), key=lambda one: (one[0] != "test", one[0]))) for _, scored, of in ways)
-    return [Results.of(entry, trained, dict(of), told["module"], how) for how, of in made] or [
-        Results.of(entry, trained, {}, told["module"], config)
-    ]
+    every = [*made] or [(config, [])]
+    return [Results.of(entry, trained, dict(of), told["module"], how) for how, of in every]

@@ -12,4 +12,4 @@ manifest, the level is damaged: the error names it, and the next run moves it as
 level is deleted. `claim` is the lock. docs/reference/store.md has the rules for several processes and machines.
 """
 
-from repro.store.store import ASIDE, Damaged, Entry, Evaluation, Level, Store, check_names, elsewhere, outputs_folder
+from repro.store.store import Damaged, Entry, Evaluation, Level, Store, check_names, elsewhere, outputs_folder

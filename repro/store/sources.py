@@ -24,10 +24,7 @@ SHARED = ("sparse_attention", "tasks/layers", "tasks/training", "tasks/fairseq_p
 
 def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Path or `module:NAME` -> hash, for a cell of the family `module`; the plugins have been loaded."""
-    found = {path: _hash(ROOT / path) for path in _ours(module, *_names(config))}
-    return found | {
-        f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ()).items()
-    }
+    return {path: _hash(ROOT / path) for path in _ours(module, *_names(config))} | _theirs(module, config)
 
 
 def changed(
@@ -39,8 +36,12 @@ def changed(
     """
     kept, today = provenance.get("sources") or {}, {} if today is None else today
     today |= {path: _hash(ROOT / path) for path in kept if path not in today and not path.startswith("module:")}
-    theirs = {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ()).items()}
+    theirs = _theirs(module, config)
     return sorted(path for path, sha in kept.items() if (theirs.get(path) or today.get(path)) != sha)
+
+
+def _theirs(module: str, config: Mapping[str, Any]) -> dict[str, str]:
+    return {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ()).items()}
 
 
 def _names(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:

@@ -15,25 +15,21 @@ from repro.tables.verdict import Verdict
 
 SIGNIFICANT = 0.05
 CONVERGENCE = "convergence"  # name of a row's last value, which is text, for families with epochs
-TESTS = ("examples", "seeds")  # kinds of p-values
 MARKS = {STUCK: "!", LEARNING: "~", UNKNOWN: "~"}  # of a row, by its convergence
 
 
 @dataclass
 class Value:
-    """One number of the table: our runs (empty if they failed or are missing), their format and their significance."""
+    """One number of the table: our runs (empty if they failed or are missing) and their format."""
 
     metric: str
     runs: Sequence[float]  # one per seed
     decimals: int = 2
     better: int = 0  # 1 if higher is better, -1 if lower is better, 0 if neither
-    # "examples" or "seeds" -> p-value of the difference from the first row, after Holm's correction over the rows
-    p_values: dict[str, float] = field(default_factory=dict)
     note: str = ""
     within: tuple[float, float] = ANY  # the possible values of the score
     error: float = 0.0  # standard error of the mean over test examples; 0 if unknown
     best: bool = False  # whether its row is shown to be the best (`findings`)
-    printed: str = ""  # the paper's number, on the page of all cells
 
     @cached_property
     def summary(self) -> Mean | None:
@@ -52,7 +48,7 @@ class Value:
         return f"±{self.summary.std:.{self.decimals}f}" if known else ""  # type: ignore[union-attr]
 
     def text(self) -> str:
-        return " ".join(filter(None, (self.mean, self.sd, self.printed and f"(paper {self.printed})")))
+        return f"{self.mean} {self.sd}".rstrip()
 
     def spread(self) -> str:
         """The 95 % interval over seeds; with too few seeds, the runs (if several) and the interval over test examples."""

@@ -7,7 +7,6 @@ footers state the data, seeds, signatures, deviations and code version. Each row
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from repro import convergence
@@ -20,8 +19,8 @@ from repro.plan import Plan
 from repro.plan.experiment import Select, unmeasured
 from repro.plan.published import Numbers, Published
 from repro.protocol import Metric, metric_of
-from repro.statistics import Noise, holm, mean_of
-from repro.store import Damaged, Store
+from repro.statistics import Noise, mean_of
+from repro.store import Store
 from repro.tables import findings, footers, paired
 from repro.tables.blocks import Block, Row, Table, Value, add_converged
 from repro.tables.verdict import Verdict, barriers, doubts, judge, rule
@@ -47,9 +46,7 @@ def build(
     """
     experiment = plan.experiment
     blocks = [_Column(plan, store, published or {}, number, hours).block() for number in range(len(experiment.columns))]
-    from_paper = (
-        [] if experiment.own else [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
-    )
+    from_paper = [*footers.of_settings(plan, plan.slots), *footers.of_tasks(deviations or {}, plan)]
     comparable = experiment.own or any(block.comparable for block in blocks)
     warning = "" if comparable else "; not comparable with the paper"
     outcomes = _outcomes(claims, plan, store, blocks)
@@ -60,7 +57,7 @@ def build(
         f"profile {experiment.profile}, {footers.evidence(blocks)}{warning}",
         blocks,
         [*footers.seeds(plan, blocks), *experiment.footers, *footers.origin(blocks)],
-        list(dict.fromkeys([*experiment.deviations, *from_paper])),
+        list(dict.fromkeys([*experiment.deviations, *([] if experiment.own else from_paper)])),
         outcomes,
         [outcome.line(labels) for outcome in outcomes if outcome.parts],
         [*footers.stuck(blocks), *footers.notes(blocks)],
@@ -131,7 +128,6 @@ class _Column:
             return Block(column.label, unavailable=self.plan.unavailable[self.number])
         rows = [self._row(r) for r in range(len(self.plan.experiment.rows))]
         costs = [self._cost(r, rows) for r, row in enumerate(rows) if any(v.note == UNRUN for v in row.values)]
-        self._test(rows)
         first = next((cell for row in rows for cell in row.results), None)
         blanks = sum(len(group.metrics) for group in column.published)
         everything = rows + (baselines(first, dict(self.shown), column.split, blanks) if first else [])
@@ -153,36 +149,21 @@ class _Column:
         findings.find(block, self.metrics)
         return block
 
-    def _test(self, rows: Sequence[Row]) -> None:
-        """Test every converged row against the first row, with Holm's correction over the rows of each metric."""
-        fit = [row for row in rows if row.results and row.convergence.converged]
-        if not fit or fit[0] is not rows[0]:
-            return
-        first, *compared = fit
-        for i, (full, metric) in enumerate(self.shown):
-            same = self.plan.experiment.paired or paired.same_seeds(rows, full)
-            tests: dict[str, Callable[..., float | None]] = {"examples": paired.by_examples}
-            tests |= {"seeds": partial(paired.by_seeds, same=same)} if metric.better else {}
-            for kind, test in tests.items():
-                found = {r: test(first, row, full, metric) for r, row in enumerate(compared)}
-                for r, p in holm({r: p for r, p in found.items() if p is not None}).items():
-                    compared[r].values[i].p_values[kind] = p
-
     def _read(self, label: str, slots: Sequence[Cell]) -> tuple[dict[str, Results], str]:
         """The stored results, as cell id -> results, and why others are not there; `losses` and `missing` have lost cells of rows that ran."""
         results: dict[str, Results] = {}
         failed: list[str] = []
         damaged = 0
         for slot in slots:
-            try:
-                if (stored := slot.results(self.store)) is not None:
-                    results[slot.cell_id] = stored
-                elif (status := slot.entry(self.store).status())["state"] == "failed":
-                    point, why = _listed(slot.point), str(status.get("error")).partition("\n")[0]
-                    failed.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {why}")
-            except Damaged as error:
-                self.losses.append(f"{label}: {error}")
+            state, stored, why = slot.found(self.store)
+            if stored is not None:
+                results[slot.cell_id] = stored
+            elif state == "damaged":
+                self.losses.append(f"{label}: {why}")
                 damaged += 1
+            elif state == "failed":
+                point, first = _listed(slot.point), why.partition("\n")[0]
+                failed.append(f"{label}{f' ({point})' if point else ''}, seed {slot.seed} failed: {first}")
         note = "failed" if failed else "missing" if results or damaged or not slots else UNRUN
         if note != UNRUN and (lost := len(slots) - len(results)):
             said = self.losses if failed else self.missing

@@ -123,9 +123,8 @@ def fitting(records: Sequence[Results], filters: Mapping[str, str]) -> list[Resu
         if not left:
             there = sorted({text(r.flat[key]) for r in records if key in r.flat})
             asked = filters.get(short, filters.get(key))
-            raise ConfigError(
-                f"no finished cell has {short}={asked}{near(asked, there)}; existing: {', '.join(there[:20])}"
-            )
+            told = f"no finished cell has {short}={asked}{near(asked, there)}"
+            raise ConfigError(f"{told}; existing: {', '.join(there[:20])}")
         records = left
     return list(records)
 
@@ -155,9 +154,8 @@ def _told_apart(by_setting: Sequence[list[Results]], points: Points) -> list[Row
     for records in by_setting:
         first, *_ = results = sorted(records, key=lambda r: r.seed)
         own = parameters(first.config, first.family, [r.metrics for r in results])
-        row = Row(
-            first.config["mapping"]["name"], "", results=results, point={f"mapping.{k}": v for k, v in own.items()}
-        )
+        point = {f"mapping.{k}": v for k, v in own.items()}
+        row = Row(first.config["mapping"]["name"], "", results=results, point=point)
         asked = points.get(first.cell_id, {})
         row.point |= {k: first.flat.get(k, v) for k, v in asked.items() if k not in ("mapping.name", *row.point)}
         rows.append(row)
@@ -219,10 +217,9 @@ def table(
     return Table(name, title, subtitle, blocks, last, alerts=[*told(lost, len(cells)), *footers.stuck(blocks)])
 
 
-def measured(group: Block, seed: int | str = "") -> Block:
-    """A block of `groups` with the values of its rows, baselines and footers; with `seed`, of the cells with this seed."""
-    rows = [replace(row, results=[r for r in row.results if seed in ("", r.seed)]) for row in group.rows]
-    rows = [row for row in rows if row.results]
+def measured(group: Block) -> Block:
+    """A block of `groups` with the values of its rows, baselines and footers."""
+    rows = [replace(row) for row in group.rows]
     metrics, shown, notes = rows[0].results[0].family.METRICS, _shown(rows), []
     for row in rows:
         row.values = [paired.value(row.results, full, metric_of(metrics, full)) for full in shown]
@@ -290,9 +287,8 @@ def _of_data(
     trivial: list[Row] = []
     known = {full: metric_of(metrics, full) for full in shown}
     scores = [full for full, metric in known.items() if metric.better]
-    split = next((full for full in scores if not full.startswith("dev/")), next(iter(scores), "test/")).partition("/")[
-        0
-    ]
+    first = next(iter(scores), "test/")
+    split = next((full for full in scores if not full.startswith("dev/")), first).partition("/")[0]
     columns = [Show(metric, header) for metric, header in shown.items()]
     for row, of in data:
         apart = f"Of {row.label} ({row.detail}): " if len(data) > 1 else ""

@@ -54,13 +54,8 @@ def evidence(blocks: Sequence[Block]) -> str:
     if not rows:
         return "nothing has run yet"
     fewest, most = min(len(row.results) for row in rows), max(len(row.results) for row in rows)
-    runs = (
-        f"{fewest} to {most} runs a row"
-        if fewest < most
-        else "one run" + " each" * (len(rows) > 1)
-        if most == 1
-        else f"{most} runs each"
-    )
+    alike = f"{most} runs each" if most > 1 else "one run" + " each" * (len(rows) > 1)
+    runs = f"{fewest} to {most} runs a row" if fewest < most else alike
     if most < FEWEST:
         return f"{runs}: shows that it works, ranks nothing"
     if any(row.decided for row in rows):
@@ -92,9 +87,8 @@ def stuck(blocks: Sequence[Block]) -> list[str]:
     """A warning for each row whose training failed to learn."""
     rows = [r for b in blocks for r in b.rows if r.convergence.state == STUCK]
     names = [f"{r.label}{f' ({r.detail})' if r.detail else ''}" for r in rows]
-    return list(
-        dict.fromkeys(f"! {n}: WARNING: {r.convergence.why}. {r.convergence.advice}" for n, r in zip(names, rows))
-    )
+    told = (f"! {n}: WARNING: {r.convergence.why}. {r.convergence.advice}" for n, r in zip(names, rows))
+    return list(dict.fromkeys(told))
 
 
 def notes(blocks: Sequence[Block]) -> list[str]:
@@ -108,14 +102,9 @@ def origin(blocks: Sequence[Block]) -> list[str]:
     levels = {level.folder: level for x in cells for level in x.levels}
     made = [flatten(level.provenance()) for level in levels.values()]
     # cells with different recipes do not belong to the same experiment
-    recipes = {
-        "training": {x.recipe for x in cells},
-        "evaluation": {s.recipe for x in cells for s in x.scored.values()},
-    }
-    known = ", ".join(f"{what} {_listed(found)}" for what, all_of in recipes.items() if (found := all_of - {None}))
-    commits = {
-        one["code.commit"] + ("+changes" if one.get("code.dirty") else "") for one in made if "code.commit" in one
-    }
+    parts = {"training": {x.recipe for x in cells}, "evaluation": {s.recipe for x in cells for s in x.scored.values()}}
+    known = ", ".join(f"{what} {_listed(found)}" for what, all_of in parts.items() if (found := all_of - {None}))
+    commits = {of["code.commit"] + ("+changes" if of.get("code.dirty") else "") for of in made if "code.commit" in of}
     keys = {"torch": "packages.torch", "kernels": "kernels", "processor": "machine.cpu"}
     values = {what: {one[key] for one in made if one.get(key)} for what, key in keys.items()}
     changed = "; ".join(f"{what} {_listed(versions)}" for what, versions in values.items() if len(versions) > 1)
@@ -167,9 +156,8 @@ def of_paper(text: str, paper: str) -> str:
     def own(found: re.Match[str]) -> str:
         parts = (part.split(": ", 1) for part in re.split(r"; (?=[a-z]+[0-9]{4}[,:] )", found[1]))
         stated = {names: said for names, said in parts if paper in names.split(", ")}
-        return "".join(
-            " (the paper does not state it)" if s == NOT_STATED else f" (paper: {s})" for s in stated.values()
-        )
+        silent = " (the paper does not state it)"
+        return "".join(silent if said == NOT_STATED else f" (paper: {said})" for said in stated.values())
 
     return BY_PAPER.sub(own, text)
 
@@ -199,10 +187,8 @@ def declared(plan: Plan, slots: Sequence[Cell]) -> list[str]:
 
 def of_tasks(deviations: Mapping[str, Mapping[str, Sequence[str]]], plan: Plan) -> list[str]:
     """The deviations of the tasks that concern this experiment; `deviations`: task -> scope -> texts."""
-    words = {
-        task: scope(plan, [s for s in plan.slots if s.task == task])
-        for task in dict.fromkeys(s.task for s in plan.slots)
-    }
+    tasks = dict.fromkeys(slot.task for slot in plan.slots)
+    words = {task: scope(plan, [s for s in plan.slots if s.task == task]) for task in tasks}
     return [
         of_paper(text, plan.experiment.paper)
         for task, meant in words.items()

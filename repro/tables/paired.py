@@ -1,7 +1,6 @@
 """Compare two rows of a table, paired over the test examples, and over seeds where they are alike (`repro.statistics`)."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 from functools import lru_cache, reduce
 
 import numpy as np
@@ -9,18 +8,7 @@ import numpy as np
 from repro.claims.claim import UNIFORM
 from repro.identity import Results
 from repro.protocol import Metric
-from repro.statistics import (
-    FEWEST,
-    SILENT,
-    Mean,
-    Noise,
-    alike,
-    compared,
-    difference_of,
-    in_unit,
-    noise_of,
-    paired_randomization,
-)
+from repro.statistics import FEWEST, SILENT, Mean, Noise, alike, compared, difference_of, in_unit, noise_of
 from repro.store import Damaged, Evaluation
 from repro.tables.blocks import Row, Value
 
@@ -49,23 +37,6 @@ def difference(row: Row, other: Row, full: str, metric: Metric, same: bool) -> M
     return difference_of(a, b, seed_by_seed, over_examples)
 
 
-def by_seeds(first: Row, other: Row, full: str, metric: Metric, same: bool) -> float | None:
-    """p-value over seeds, or None if there are too few."""
-    gap = difference(other, first, full, replace(metric, test=None), same)
-    return gap.p if gap else None
-
-
-def by_examples(first: Row, other: Row, full: str, metric: Metric) -> float | None:
-    """p-value over test examples, or None if the metric cannot be computed from per-example values.
-
-    Each example counts once, whatever the number of seeds, because its values of all seeds are added.
-    """
-    if metric.test is None or len(_scores(first, full)) != len(_scores(other, full)):
-        return None
-    theirs, mine = _shared([first.results, other.results], full, metric)
-    return paired_randomization(mine, theirs) if mine.size else None
-
-
 def noise(
     row: Row, other: Row, full: str, metric: Metric, mine: Collection[int], theirs: Collection[int], paired: bool
 ) -> Noise:
@@ -77,10 +48,8 @@ def noise(
     """
     if metric.test is None:
         return SILENT
-    runs = [
-        sorted((f for f in r.results if f.seed in use), key=lambda f: f.seed)
-        for r, use in ((row, mine), (other, theirs))
-    ]
+    of_both = ((row, mine), (other, theirs))
+    runs = [sorted((f for f in r.results if f.seed in use), key=lambda f: f.seed) for r, use in of_both]
     a, b = _shared(runs, full, metric)
     return noise_of(a, b, paired) if min(a.ndim, b.ndim) > 1 and a.shape[1] > 1 else SILENT
 
@@ -95,7 +64,7 @@ def value(cells: Sequence[Results], full: str, metric: Metric, note: str = "") -
     few = 0 < len(runs) < FEWEST and metric.test is not None
     (examples,) = _shared([cells], full, metric) if few else [np.empty(0)]
     error = noise_of(examples).whole if examples.ndim > 1 and examples.shape[1] > 1 else 0.0
-    return Value(full, runs, metric.decimals, metric.better, {}, "" if runs else note, metric.bounds, error)
+    return Value(full, runs, metric.decimals, metric.better, "" if runs else note, metric.bounds, error)
 
 
 def _shared(rows: Sequence[Sequence[Results]], full: str, metric: Metric) -> list[np.ndarray]:
@@ -106,7 +75,7 @@ def _shared(rows: Sequence[Sequence[Results]], full: str, metric: Metric) -> lis
     split, _, name = full.partition("/")
     key = f"{name}_statistics" if metric.test != "mean" else name
     rows = [[one for one in cells if full in one.metrics] for cells in rows]
-    found = [[_values(one, split, key) for one in cells] for cells in rows]
+    found = [[_read(one.evaluations.get(split), key) for one in cells] for cells in rows]
     every = [index for of in found for index, _ in of]
     common = reduce(np.intersect1d, every) if all(found) else np.empty(0)
     if not common.size:
@@ -119,15 +88,11 @@ def _shared(rows: Sequence[Sequence[Results]], full: str, metric: Metric) -> lis
     return made
 
 
-def _values(one: Results, split: str, key: str) -> tuple[np.ndarray, np.ndarray]:
-    return _read(one.evaluations[split], key) if split in one.evaluations else (np.empty(0), np.empty(0))
-
-
 @lru_cache(maxsize=256)
-def _read(level: Evaluation, key: str) -> tuple[np.ndarray, np.ndarray]:
+def _read(level: Evaluation | None, key: str) -> tuple[np.ndarray, np.ndarray]:
     """The test examples that have the score `key`, in order, [examples], and its values, [examples] or [examples, 10 or 2]."""
     try:
-        known = sorted(level.values(key).items())
+        known = sorted(level.values(key).items()) if level else []
     except Damaged:
         known = []
     return np.array([i for i, _ in known]), np.array([value for _, value in known], float)

@@ -9,11 +9,11 @@ from repro.files import csv_text, write_atomic
 from repro.launch.display import fitted, width
 from repro.statistics import FEWEST
 from repro.tables import screen
-from repro.tables.blocks import CONVERGENCE, TESTS, Block, Table, Value
+from repro.tables.blocks import CONVERGENCE, Block, Table, Value
 from repro.tables.screen import GAP, Column
 
 KEYS = ("table", "column", "row", "selected", "source", "metric")  # columns of the CSV file
-NUMBERS = ("mean", "std", "n", "ci95_half", "p_examples", "p_seeds", "ours_minus_published", "verdict")
+NUMBERS = ("mean", "std", "n", "ci95_half", "ours_minus_published", "verdict")
 TEX = str.maketrans({"±": r"$\pm$", "“": "``", "”": "''"})
 BEST = "the main score of a row that is shown to be better than every other row that can be ranked."
 FOLD = '<details markdown="1"><summary>{}</summary>'
@@ -25,10 +25,8 @@ def further(block: Block) -> list[tuple[str, list[Column]]]:
     runs, over = {len(v.runs) for v in values if v.runs}, any(v.error for v in values)
     few = " and ".join(["Runs"] * (2 in runs) + ["95 % intervals over test examples"] * over)
     many = f"95 % intervals over seeds{f' (for fewer than {FEWEST} seeds: {few})' if few else ''}"
-    spread, new = (
-        few if max(runs, default=0) < FEWEST else many,
-        "95 % prediction intervals for one run with a new seed",
-    )
+    spread = few if max(runs, default=0) < FEWEST else many
+    new = "95 % prediction intervals for one run with a new seed"
     tables = []
     for text, title in ((Value.spread, spread), (Value.prediction, new)):
         shown = [i for i in range(len(block.headers)) if any(text(row.values[i]) for row in block.own)]
@@ -106,24 +104,20 @@ def _numbers(table: Table) -> Iterator[list[Any]]:
         published = [f"{name}: {h}" for name, labels in block.published for h in labels]
         for row in block.rows:
             for v in row.values:
-                s = v.summary
-                numbers = (
-                    [f"{s.mean:.6g}", _number(s.std), s.n, _number(s.half() if s.n >= FEWEST else None)]
-                    if s
-                    else ["", "", 0, ""]
-                )
-                p = [_number(v.p_values.get(kind), 4) for kind in TESTS]
+                numbers: list[Any] = ["", "", 0, ""]
+                if s := v.summary:
+                    numbers = [*map(_number, (s.mean, s.std)), s.n, _number(s.half() if s.n >= FEWEST else None)]
                 source = "baseline" if row.baseline else "ours"
                 said = v.note if v.metric == CONVERGENCE else ""
-                yield [table.name, block.label, row.label, row.detail, source, v.metric, *numbers, *p, "", said]
+                yield [table.name, block.label, row.label, row.detail, source, v.metric, *numbers, "", said]
             for c, (name, t, verdict) in enumerate(zip(published, row.theirs, row.verdicts)):
                 if t is not None:
                     ends = [row.difference(c, block.against), verdict.text if verdict else ""]
-                    yield [table.name, block.label, row.label, "", "published", name, t.value, *[""] * 5, *ends]
+                    yield [table.name, block.label, row.label, "", "published", name, t.value, *[""] * 3, *ends]
 
 
-def _number(value: float | None, digits: int = 6) -> str:
-    return "" if value is None else f"{value:.{digits}g}"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.6g}"
 
 
 def to_latex(table: Table) -> str:

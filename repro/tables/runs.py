@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 from repro.files import csv_text, write_atomic
-from repro.identity import Cell, Results
+from repro.identity import Results
 from repro.plan import Plan, text
-from repro.store import Damaged, Store
+from repro.store import Store
 from repro.tables.blocks import Block
 from repro.tables.compare import Lost, groups
 
@@ -28,12 +28,8 @@ def to_csv(grouped: Sequence[Block], lost: Sequence[Lost] = (), places: Places |
     keys = dict.fromkeys(key for _, row, _ in every for key in row.point)
     for group, row, r in every:
         first = {"task": group.label, "mapping": row.label, **row.point, "profile": r.config["profile"]["name"]}
-        last = {
-            "state": "done",
-            "seconds": r.seconds,
-            "folder": r.folder if r.folder.parts[1:] else "",
-            "cell": r.cell_id,
-        }
+        folder = r.folder if r.folder.parts[1:] else ""
+        last = {"state": "done", "seconds": r.seconds, "folder": folder, "cell": r.cell_id}
         for column, label in places[id(r)] if places else [("", "")]:
             for name in r.scored or [""]:
                 measured = _measured(r, name)
@@ -67,23 +63,11 @@ def write(plan: Plan, store: Store, path: Path) -> None:
     lost = []
     for slot in plan.slots:
         place = (one.columns[slot.column].key, one.rows[slot.row].label)
-        state, why = _state(slot, store)
-        if state == "done" and (record := slot.results(store)) is not None:
+        state, record, why = slot.found(store)
+        if record is not None:
             places.setdefault(id(found.setdefault(slot.cell_id, record)), []).append(place)
         else:
-            at = (slot.training_id, slot.task, slot.mapping, dict(slot.point), slot.seed, state, why)
-            lost.append(Lost(*at, place=place))
+            at = (slot.training_id, slot.task, slot.mapping, dict(slot.point), slot.seed)
+            state = "not run" if state == "queued" else state
+            lost.append(Lost(*at, state, why.partition("\n")[0], place))
     write_atomic(path, to_csv(groups(list(found.values())), lost, places).encode())
-
-
-def _state(slot: Cell, store: Store) -> tuple[str, str]:
-    """The state of a cell, and why it is not done."""
-    state = slot.state(store)
-    if state == "damaged":
-        try:
-            slot.results(store)
-        except Damaged as error:
-            return state, str(error)
-    if state == "failed":
-        return state, str(slot.entry(store).status().get("error")).partition("\n")[0]
-    return ("not run" if state == "queued" else state), ""

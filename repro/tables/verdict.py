@@ -109,9 +109,8 @@ def rule(metrics: Sequence[Metric]) -> str:
     """The footer on how `judge` decides."""
     bands = {m.name: f"{m.tolerance:g} {m.unit}".strip() for m in metrics if m.tolerance is not None}
     told = "; ".join(f"{name}: {band}" for name, band in bands.items())
-    return (
-        f"Verdict: two one-sided t-tests over runs (docs/reference/report.md){f'; tolerance: {told}' if told else ''}."
-    )
+    within = f"; tolerance: {told}" if told else ""
+    return f"Verdict: two one-sided t-tests over runs (docs/reference/report.md){within}."
 
 
 # ---- obstacles to a comparison
@@ -185,9 +184,8 @@ def _departures(column: Column, row: Row, printed: Published, against: str, slot
             reasons.append(f"mapping {used} where the paper has {printed.mapping}")
         elif config["mapping"].get("mode", "paper") != "paper":  # other modes use a formula that is known to differ
             mode = config["mapping"]["mode"]
-            reasons.append(
-                f"{used} is computed with mode={mode}; the printed numbers are of mode=paper (docs/reference/errata)"
-            )
+            told = "the printed numbers are of mode=paper (docs/reference/errata)"
+            reasons.append(f"{used} is computed with mode={mode}; {told}")
         if printed.differs:
             reasons.append(printed.differs)
         for key, value in printed.settings.items():

@@ -12,6 +12,7 @@ import torch
 from repro.cell import Cell
 from repro.plan.experiment import Column
 from repro.store import Evaluation, Store
+from repro.tables.compare import listed
 from tasks.classification.predict import collate
 from tasks.commands import reproduce
 from tasks.config.request import REPRODUCE, Request
@@ -71,9 +72,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
     if column is not None and column not in keys:
         raise ValueError(f"column {column!r} is not in {name} with this profile; there are: {', '.join(keys)}")
     at, rows = keys.index(column) if column else 0, [row.label for row in one.rows]
-    for (
-        cell
-    ) in outline.slots:  # before data are fetched and encoded, find rows whose mapping has no finished cell at all
+    for cell in outline.slots:  # before data are fetched: rows whose mapping has no finished cell at all
         place = Path(cell.config["paths"]["outputs"], "cells", cell.task, cell.mapping)
         if not points and cell.column == at and not any(place.glob("*/manifest.json")):
             raise DataUnavailable(f"the row {rows[cell.row]!r} is not finished", str(place), f"run: {again}")
@@ -84,7 +83,7 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         if points:
             if not done or not label.replace("_", "-").startswith(points.replace("_", "-")):
                 continue
-            label = ", ".join(f"{k.removeprefix('mapping.')}={_short(value)}" for k, value in slot.point) or label
+            label = listed(dict(slot.point)) or label
         elif not done:
             raise DataUnavailable(f"the row {label!r} is not finished", str(slot.entry(store).folder), f"run: {again}")
         cells.setdefault(label, slot)
@@ -92,14 +91,6 @@ def finished(name: str, overrides: Sequence[str], column: str | None = None, poi
         told = plan.unavailable.get(at, f"no point of {points} is finished")
         raise ValueError(f"{one.columns[at].label}: {told}")
     return Finished(one.title, one.columns[at], list(cells.items()), store)
-
-
-def _short(value: object) -> str:
-    """A grid value in short form; values from the command line are text."""
-    try:
-        return f"{float(value):g}"  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        return str(value)
 
 
 # ---- stored test examples

@@ -21,24 +21,12 @@ from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from tasks.commands import records
 from tasks.config import compose
+from tasks.config.files import values_in
 
-# table -> its task, the score and its name, and the row that the others are compared with
-TASKS = {
-    "evidence_translation": ("translation", "test/bleu", "BLEU", "softmax"),
-    "evidence_snli": ("entailment", "test/accuracy", "points of accuracy", "softmax"),
-    "evidence_headlines": ("headlines", "test/rouge1_f", "ROUGE-1", "softmax"),
-    "evidence_imdb": ("reviews", "test/accuracy", "points of accuracy", "discrete softmax"),
-}
+PAGE = values_in("claims_page")
+TASKS, METRICS = PAGE["tasks"], PAGE["metrics"]
 FIGURES = "figures/claims"  # the pictures' folder, in docs/results
 NUMBERS = "no one two three four five six seven eight nine ten eleven twelve".split()
-METRICS = {
-    "test/rouge1_f": "ROUGE-1",
-    "test/rouge2_f": "ROUGE-2",
-    "test/rougeL_f": "ROUGE-L",
-    "test/attention_marked_mass": "attention on the words",
-    "test/attention_marked_precision": "precision",
-    "test/comprehensiveness": "loss of confidence without the words",
-}
 # outcome -> its word on the page
 WORDS = {SUPPORTED: "hold", CONTRADICTED: "fail", EXCLUDED: "fail", OPEN: "open"}
 WORDS |= dict.fromkeys((UNTESTED, UNTESTABLE), "not testable here")
@@ -184,9 +172,9 @@ def _lacking(outcome: Outcome, tables: Iterable[Table]) -> tuple[int, float] | t
 def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
     """The runs that would decide an open claim, as text."""
     runs, hours = _lacking(outcome, tables)
-    return (
-        "more than 100 runs a row" if runs is None else f"{outcome.needs} runs a row ({runs} more, {hours:.1f} hours)"
-    )
+    if runs is None:
+        return "more than 100 runs a row"
+    return f"{outcome.needs} runs a row ({runs} more, {hours:.1f} hours)"
 
 
 def _and(points: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from repro.cell import read_config
 from repro.errors import ConfigError, StoreError, near
 from repro.files import broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, Results, asked_id, pair
@@ -28,7 +27,6 @@ from tasks.commands import reproduce
 from tasks.config import compose
 from tasks.config.files import NODES, TOP
 from tasks.config.request import Request
-from tasks.data import is_own
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
 
@@ -52,13 +50,12 @@ def main(request: Request) -> int:
 
 def show(groups: Sequence[Block], folder: Path, title: str, notes: Sequence[str], lost: Sequence[Lost]) -> None:
     """Print the table of finished cells, and write it and its plots to `folder`; see `comparison.write`."""
-    try:
-        table, files = comparison.write(groups, folder, title, notes, printed, lost)
-    except StoreError as error:  # such as a store that can only be read
-        table, _ = comparison.contents(groups, title, notes, lost)
-        print(f"\n{render.to_screen(table)}\n")
-        raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
+    table = compare.table(groups, "table", title, notes, lost)
     print(f"\n{render.to_screen(table)}\n")
+    try:
+        files = comparison.write(table, folder, lost)
+    except StoreError as error:  # such as a store that can only be read
+        raise StoreError(f"no files were written: {error}; to=FOLDER writes them elsewhere") from error
     drawings = sum(f.suffix == ".svg" for f in files)
     plots = f"; {drawings} plots: {comparison.DRAWN}/" if drawings else ""
     print(f"tables: {folder}/table.*; each run: {comparison.RUNS}{plots}")
@@ -68,24 +65,6 @@ def show(groups: Sequence[Block], folder: Path, title: str, notes: Sequence[str]
 def of_one(cell: Results, title: str) -> str:
     """The screen of a single cell."""
     return render.to_screen(compare.table(compare.groups([cell]), "", title))
-
-
-def printed(record: Results) -> dict[str, str]:
-    """Metric -> the paper's number for the row and column of the experiment that first requested a cell, if there is one."""
-    origin = read_config(record.folder).get("origin") or {}
-    name, profile = origin.get("experiment"), record.config["profile"]["name"]
-    there = not is_own(record.config["data"]) and name in compose.names_in("experiment")
-    if not there or profile not in compose.page("experiment", name)["profiles"]:
-        return {}
-    one = compose.experiment(name, profile)
-    rows = [r for r in one.rows if f"{origin['row']} ".startswith(f"{r.label} ")]  # a grid point follows the label
-    if not rows:
-        return {}
-    row, printed = max(rows, key=lambda r: len(r.label)).published, compose.published(one.published)
-    groups = [g for c in one.columns if c.key == origin["column"] for g in c.published]
-    pairs = [(ours, g.dataset, theirs) for g in groups for theirs, ours in zip(g.metrics, g.against)]
-    found = {ours: printed.get((row, dataset, theirs)) for ours, dataset, theirs in pairs}
-    return {metric: number.text() for metric, number in found.items() if number}
 
 
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], list[str]]:

@@ -111,13 +111,12 @@ def pages() -> dict[str, str]:
     specs = [sa.spec(name) for name in sa.names()]
     public = sorted((where, name) for name in dir(sa) if (where := _defined(name, getattr(sa, name))))
     package = Path(sa.__file__).read_text(encoding="utf-8")
+    stubs = _made("stubs.pyi.jinja", public=public, specs=specs, given=_given, defined=_defined)
     return {
         "sparse_attention/__init__.py": _listed(package, specs),
         "docs/reference/mappings/README.md": gallery(specs),
         "docs/reference/mappings/weights.svg": sheet(list(filter(drawable, specs))),
-        "sparse_attention/__init__.pyi": _made(
-            "stubs.pyi.jinja", public=public, specs=specs, given=_given, defined=_defined
-        ),
+        "sparse_attention/__init__.pyi": stubs,
     }
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,14 @@ from typing import Any
 from repro import plan as plans
 from repro.identity import digest, pair
 from repro.plan import Plan, origin
-from repro.report import comparison, page
+from repro.report import page
 from repro.report import pictures as drawings
 from repro.results import archive
 from repro.store import Store
 from repro.tables import render, runs
 from repro.tables.blocks import Table
 from repro.tables.compare import groups
+from repro.tables.compare import table as table_of
 from tasks.commands import compare, driver, reproduce
 from tasks.config import compose
 from tasks.config.request import REPRODUCE, Request
@@ -165,17 +166,6 @@ def record_sweep(name: str, outputs: Path, results: Path = RESULTS) -> tuple[Pat
     return path, len(found)
 
 
-def _of_sweep(path: Path) -> Page:
-    """The table and files computed from the records of a sweep."""
-    header, lines = archive.read(path)
-    configs = archive.configs(header)
-    of = [(one, configs[one["key"]]) for one in lines]
-    cells = [archive.results(one, compose.module_of(config), config) for one, config in of]
-    table, made = comparison.contents(groups(cells), header["title"])
-    kept = {name: text for name, text in made.items() if name.endswith((".csv", ".svg"))}
-    return Page(table, sweep=header["sweep"], files=kept)
-
-
 @dataclass
 class Page:
     """Everything computed from a file of records: its table, and other content that pages and folders show.
@@ -183,22 +173,22 @@ class Page:
     Attributes:
         table: the table.
         more: Markdown that a page shows in place of the table: the points of the generated documents of Laha et al. 2018.
-        sweep: name of the sweep, or empty if the records are not from a sweep.
-        files: files in the sweep's folder (numbers and drawings): path -> content.
         picture: the runs of the table as SVG, or empty if the records have no learning curves.
     """
 
     table: Table
     more: str = ""
-    sweep: str = ""
-    files: dict[str, str] = field(default_factory=dict)
     picture: str = ""
 
 
 def read(path: Path) -> Page:
     """Compute everything that follows from a file of records. Raises StoreError if the file cannot be read."""
     if path.stem.startswith("sweep_"):
-        return _of_sweep(path)
+        header, lines = archive.read(path)
+        configs = archive.configs(header)
+        of = [(one, configs[one["key"]]) for one in lines]
+        cells = [archive.results(one, compose.module_of(config), config) for one, config in of]
+        return Page(table_of(groups(cells), "table", header["title"]))
     plan = restored(path)
     cells = [(plan.experiment.rows[s.row].label, s.config, s.known) for s in plan.slots]
     table, documents = driver.table(plan, archive.NOWHERE), ""

@@ -127,9 +127,7 @@ def check_keys(experiment: Experiment, overrides: Sequence[str]) -> None:
         merged("main", [*base, *(o for o in read if o.node != "mapping")])
 
 
-TOOLS = plans.Tools(
-    lambda overrides, user: {}, compose.module_of, compose.with_data, check_keys, Progress, (DataError,)
-)
+TOOLS = plans.Tools(lambda *_: {}, compose.module_of, compose.with_data, check_keys, Progress, (DataError,))
 
 
 def added(text: str) -> Added:

@@ -1,8 +1,8 @@
 """Write docs/results and docs/claims.md from the committed records and from the code.
 
 A page is prose and sections. A section is a table with everything below it, is found by its heading, and is written
-again; the prose stays. Files are written whole: docs/claims.md, other.md, the files of sweeps, pictures, and the pages
-and figures that the library computes. `BY_HAND` lists every other file.
+again; the prose stays. Files are written whole: docs/claims.md, other.md, pictures, and the pages and figures that the
+library computes. `BY_HAND` lists every other file.
 """
 
 import json
@@ -75,10 +75,7 @@ def expected(results: Path, measured: Pages) -> Expected:
         if made.picture and not made.more:
             text += f"\n![each seed's score, and the learning curves]({picture})\n"
             found.drawn[picture] = made.picture
-        folder = f"sweeps/{made.sweep}/" if made.sweep else ""
-        found.sections[_key(text)] = (f"{folder}table.md" if folder else f"{path.stem}.md", text)
-        for name, content in made.files.items():
-            (found.drawn if name.endswith(".svg") else found.files)[folder + name] = content
+        found.sections[_key(text)] = (f"{path.stem}.md", text)
     if others:
         found.files["other.md"] = ABOUT_OTHER + others
     if (results.parent / "claims.md").is_file():
@@ -125,7 +122,7 @@ def write(results: Path, measured: Pages) -> int:
     for path, parts in pages.items():
         lost = [key for key in map(_key, parts) if key[1] and key not in of.sections]
         wrong += [f"{path}: no records give the table '## {title}', profile {profile}" for title, profile in lost]
-        if path in new and path.name != "table.md":  # a sweep's page has no prose
+        if path in new:
             wrong.append(f"{path}: '## {new[path][0][0]}' is on no page; add this heading where its table belongs")
     for path in sorted(results.rglob("*")):
         if path.is_file() and path not in made and not any(path.match(one) for one in BY_HAND):

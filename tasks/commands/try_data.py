@@ -44,9 +44,8 @@ HELD_OUT = {"pairs": 500, "summaries": 500, "text": 2_000, "texts": 2_000}  # ma
 FEW = 500  # training examples below which scores say little
 WORDS_SHOWN = 9  # desired number of words of the drawn test example
 SORTED = 0.1  # largest difference between the shares of a class in the first examples and in all
-KEYS = tuple(
-    f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits")
-)  # of your own data
+# of your own data
+KEYS = tuple(f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits"))
 OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "snli": "table"}
 
 

@@ -16,7 +16,7 @@ from repro.files import read_json
 from repro.identity import asked_id, family
 from repro.options import plain, read
 from repro.plan import origin
-from repro.store import ASIDE, Entry, Evaluation, Store, outputs_folder
+from repro.store import Entry, Store, outputs_folder
 from tasks.commands import compare
 from tasks.loggers import about
 from tasks.loggers.wandb import RECEIPT, SENT, Logger, Options, evaluations, mode, sync
@@ -113,8 +113,7 @@ def stored(cell: Cell, folder: Path) -> Results:
     the training.
     """
     entry, chosen = Entry(folder), {}
-    levels = map(Evaluation, sorted(path for path in (folder / "evaluations").glob("*") if ASIDE not in path.name))
-    scored = [(level, read) for level in levels if (read := level.read())]
+    scored = [(level, read) for level in entry.evaluations() if (read := level.read())]
     for level, read in sorted(scored, key=lambda one: one[1].get("scoring") != cell.scoring):
         chosen.setdefault(read["test"], (level, read))
     return Results.of(entry, entry.read() or {}, chosen, cell.module, cell.config)

@@ -12,11 +12,8 @@ from repro.statistics import mean_of
 from repro.tables.render import markdown
 from repro.tables.screen import Column
 
-AXES = {
-    "mean_labels": "mean number of labels",
-    "label_range": "range of the number of labels",
-    "length": "document length",
-}
+AXES = {"mean_labels": "mean number of labels", "label_range": "range of the number of labels"}
+AXES |= {"length": "document length"}
 SETTINGS = tuple(AXES)  # of data=synthetic
 SCORES = {"f1": "micro-F1", "labels": "predicted labels per document", "jsd": "Jensen-Shannon divergence"}
 FIGURES = {"figure4": ("labels", ("mean_labels",)), "figure5": ("f1", SETTINGS), "jsd": ("jsd", SETTINGS)}

@@ -10,7 +10,7 @@ from repro.launch.display import setting
 from repro.protocol import flatten
 from repro.report import draw
 from repro.report.data import clip
-from repro.report.examples import MOST_SOURCE, MOST_TARGET, stored, typical
+from repro.report.examples import MOST_SOURCE, MOST_TARGET, spaced, stored, typical
 from repro.store import Evaluation
 
 SAMPLES = 20  # examples shown from a test set
@@ -73,7 +73,7 @@ def heat_maps(split: str, level: Evaluation, records: list[dict[str, Any]]) -> I
 
 def samples(records: list[dict[str, Any]]) -> tuple[list[str], list[list[Any]]]:
     """Header and rows of a table of test examples, evenly spaced through the set, with their per-example scores."""
-    chosen = [records[i * len(records) // min(SAMPLES, len(records))] for i in range(min(SAMPLES, len(records)))]
+    chosen = spaced(records, SAMPLES)
     own = dict.fromkeys(k for r in chosen for k, v in (r.get("sentence") or {}).items() if isinstance(v, (int, float)))
     body = []
     for r in chosen:

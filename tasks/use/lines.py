@@ -62,13 +62,19 @@ def answer(
 
 
 def parsed(raw: bytes, model: Loaded) -> list[Any]:
-    """Parse UTF-8 lines into inputs for `Loaded.predict`. Raises DataError, naming the line, if one is invalid."""
-    line = getattr(model.family, "line", lambda text, number, encoding: text)
+    """Parse UTF-8 lines into inputs for `Loaded.predict`.
+
+    Raises DataError, naming the line, if one is invalid; ValueError if the family's inputs are no texts and it lacks `line`.
+    """
+    line, kind = getattr(model.family, "line", None), model.family.options.KIND
+    if line is None and kind not in ("texts", "pairs"):
+        told = f"{model.family.__name__} reads {kind}, but lacks `line`, which makes one of a line of text"
+        raise ValueError(f'{told}; see the row "a family of tasks" of docs/extending.md')
     found = []
     for number, text in lines_of(io.BytesIO(raw), STANDARD_INPUT):
         if not text.strip():
             print(f"line {number} is empty, so its output has no meaning", file=sys.stderr)
-        found.append(line(text, number, model.encoding))
+        found.append(line(text, number, model.encoding) if line else text)
     return found
 
 

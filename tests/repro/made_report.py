@@ -73,10 +73,7 @@ def attention(rng, steps: int, tokens: int, zeros: bool) -> np.ndarray:
 class Made:
     """A small experiment whose cells were written without training anything."""
 
-    def __init__(
-        self, root: Path, comparable: bool = False, seeds: tuple[int, ...] = (1,), text: str = "plain words", label: str = ROWS[0],
-        curve_zeros: float = 0.3,
-    ) -> None:  # fmt: skip
+    def __init__(self, root: Path, seeds=(1,), text="plain words", label=ROWS[0], curve_zeros=0.3) -> None:
         self.store, self.root, self.curve_zeros = Store(root), root, curve_zeros
         column = {
             "label": "column & one", "select": {"metric": "dev/accuracy", "mode": "max"},
@@ -84,14 +81,13 @@ class Made:
             "published": [{"label": "paper", "dataset": "D", "metrics": ["ROUGE-1"], "labels": ["R-1"], "against": ["test/rouge1_f"]}],
         }  # fmt: skip
         page = {
-            "title": "Made-up table", "deviations": [] if comparable else ["a small model"], "columns": {"c": column},
+            "title": "Made-up table", "deviations": ["a small model"], "columns": {"c": column},
             "rows": [{"label": n if r else label, "published": n, "mapping": n} for r, n in enumerate(ROWS)],
-            "profiles": {p: {"columns": ["c"], "seeds": list(seeds), "comparable": comparable} for p in ("demo", "paper")},
+            "profiles": {"demo": {"columns": ["c"], "seeds": list(seeds)}},
         }  # fmt: skip
         facts = {"name": "d", "provenance": "written by a test", "sizes": {"test": 30}, "sha256": "a" * 64}
         test = TestSet("test", "t", "", facts, baselines={"lead": {"test/rouge1_f": 12.5, "test/words": 7}})
-        self.plan = Plan(read(page, "made_up", "paper" if comparable else "demo"))
-        self.weights: dict[str, dict[int, np.ndarray]] = {}
+        self.plan = Plan(read(page, "made_up", "demo"))
         for r, name in enumerate(ROWS):
             for seed in seeds:
                 config = {
@@ -100,13 +96,13 @@ class Made:
                 }  # fmt: skip
                 cell = Cell(config, "fake_family", Prepared("a" * 64, "", facts, (), test), (test,))
                 self.plan.slots.append(replace(cell, row=r))
-                self._fill(cell, r, name, seed, text)
+                self._fill(cell, r, seed, text)
         theirs = {"rows": {n: {"mapping": n} for n in ROWS}, "datasets": {"D": {"data": "d", "ROUGE-1": "rouge1_f"}}}
         scored = {"dataset": "D", "metric": "ROUGE-1"}
         theirs["results"] = [scored | {"mapping": n, "value": 35.13 + r} for r, n in enumerate(ROWS)]
         self.records = numbers(theirs)
 
-    def _fill(self, cell: Cell, r: int, name: str, seed: int, text: str) -> None:
+    def _fill(self, cell: Cell, r: int, seed: int, text: str) -> None:
         rng = np.random.default_rng(100 * r + seed)
         records, arrays = [], {}
         for i in range(30):
@@ -118,8 +114,6 @@ class Made:
                 }
             )  # fmt: skip
             arrays[i] = attention(rng, 3, len(source), r > 0)
-        if seed == 1:
-            self.weights[name] = arrays
         head = "epoch,dev/accuracy,dev/ppl,dev/attention_zeros\n"
         curve = head + "".join(f"{e},{20 * e + r},{90 / e},{self.curve_zeros * r}\n" for e in (1, 2, 3))
         training = {"dev/accuracy": 60.0 + r, "best_epoch": 3.0, "train/tokens_per_second": 1234.0}

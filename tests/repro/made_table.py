@@ -41,16 +41,15 @@ ONE = {(0, None, 1): (60.0, 30.0), (1, 0.0, 1): (1.0, 2.0)}
 def made(store, config):
     """`made(scores, ...)`: (plan, store) whose finished cells have these scores; None makes a cell that is not finished."""
 
-    def make(scores=None, comparable=False, facts=FACTS, unavailable=None, best=None, examples=None, **provenance):
+    def make(scores=None, facts=FACTS, unavailable=None, best=None, examples=None, **provenance):
         scores = SOFTMAX | TUNED if scores is None else scores
         page = {"title": "A table: 100% & more", "footers": ["Mind the gap."], "deviations": ["a small model"]}
         named = ("softmax", "softmax"), ("tuned", "m")
         page["rows"] = [{"label": label, "published": label, "mapping": mapping} for label, mapping in named]
         page["columns"] = {"a": COLUMN, "b": COLUMN | {"label": "Gigaword"}}
         used = {"columns": ["a", "b"] if unavailable else ["a"], "seeds": sorted({s for *_, s in scores})}
-        page["profiles"] = {p: used | {"comparable": p == "paper"} for p in ("demo", "paper")}
-        profile, without = "paper" if comparable else "demo", {1: unavailable} if unavailable else {}
-        plan = Plan(read(page, "fake", profile), unavailable=without)
+        page["profiles"] = {"demo": used}
+        plan = Plan(read(page, "fake", "demo"), unavailable={1: unavailable} if unavailable else {})
         for (row, lam, seed), pair in scores.items():
             test = TestSet("test", "t", "", facts, baselines=BASELINES)
             made = config(seed=seed, mapping__name="m", mapping__row=row, mapping__lam=lam, train__max_epochs=3)

@@ -115,18 +115,17 @@ def test_cells_without_a_result_are_in_every_file_and_rows_keep_the_swept_key(tr
     rest = [compare.Lost(f"c{n}", "fake", "softmax", {}, n, "never run") for n in range(compare.MOST_LOST)]
     found = records.read(store).records
     groups = compare.groups(found, {found[0].cell_id: {"optim.lr": "0.5", "mapping.lam": "0.5"}})
-    assert "lr=" not in comparison.contents(compare.groups(found), "Sweep")[1]["table.txt"]
-    _, files = comparison.contents(groups, "Sweep", lost=[one])
+    assert "lr=" not in render.to_text(compare.table(compare.groups(found), "table", "Sweep"))
+    comparison.write(compare.table(groups, "table", "Sweep", lost=[one]), tmp_path, [one])
+    files = {path.name: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
     assert "(lam=0.5, optim.lr=1)" in files["table.txt"] and "1 of 2 cells finished" in files["table.txt"]
     for name in ("table.txt", "table.md"):
         assert "WARNING: 1 of 2 cells failed." in files[name], name
         assert "fake: softmax (optim.lr=0.5, lam=2), seed 1: failed: no memory" in files[name], name
-    comparison.write(groups, tmp_path, "Sweep", lost=[one])
-    assert "no memory" in (tmp_path / "dashboard.html").read_text()
+    assert "no memory" in files["dashboard.html"]
     said = compare.told([one, *rest], 1)
-    assert (
-        said[0] == f"WARNING: 1 of {len(rest) + 2} cells failed, {len(rest)} of {len(rest) + 2} cells without a result."
-    )
+    every = f"of {len(rest) + 2} cells"
+    assert said[0] == f"WARNING: 1 {every} failed, {len(rest)} {every} without a result."
     assert len(said) == compare.MOST_LOST + 2 and said[-1].startswith("and 1 more")
 
 
@@ -162,16 +161,15 @@ def test_a_filter_that_fits_nothing_names_what_there_is(grid, store, filters, sa
 
 @pytest.fixture(scope="module")
 def written(cell, tmp_path_factory):
-    """(folder of a comparison of two settings with two seeds and one with one, its table, the records)."""
+    """(folder of a comparison of two settings with two seeds and one with one, the records)."""
     store, folder = Store(tmp_path_factory.mktemp("outputs")), tmp_path_factory.mktemp("written")
     asked = [{"mapping__lam": lam, "seed": seed} for lam in (0.0, 0.5) for seed in (1, 2)]
     for changes in (*asked, {"mapping__lam": 0.5, "mapping__name": "sparsemax"}):
         assert cells.run(cell(**changes), store).state == "done"
-    found, printed = records.read(store).records, {"test/score": "41.5"}
-    paper = lambda record: printed if record.seed < 2 else {}  # noqa: E731
-    table, files = comparison.write(compare.groups(found), folder, "T <b>", ["A note."], paper)
+    found = records.read(store).records
+    files = comparison.write(compare.table(compare.groups(found), "table", "T <b>", ["A note."]), folder)
     assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
-    return folder, table, found
+    return folder, found
 
 
 def lines_of(text):
@@ -182,11 +180,10 @@ def test_each_run_has_a_line_for_each_test_set(trained, store, cell, tmp_path):
     """All keys that differ, all scores in full precision; cells without a result have a line, too."""
     asked = [(lam, lr, seed) for lam in (0.1, 0.25) for lr in (0.5, 1.0) for seed in (1, 2)]
     made = {trained(("duc",), mapping__lam=a, optim__lr=b, seed=c).training_id: (a, b, c) for a, b, c in asked}
-    lost = Lost(
-        "abc", "fake", "softmax", {"mapping.lam": 9.0, "optim.lr": 1.0, "model": "x"}, 3, "failed", 'no, "disk"'
-    )
+    point = {"mapping.lam": 9.0, "optim.lr": 1.0, "model": "x"}
+    lost = Lost("abc", "fake", "softmax", point, 3, "failed", 'no, "disk"')
     found = records.read(store).records
-    comparison.write(compare.groups(found), tmp_path, "T", lost=[lost])
+    comparison.write(compare.table(compare.groups(found), "table", "T", lost=[lost]), tmp_path, [lost])
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 1
     *lines, last = lines_of((tmp_path / "runs.csv").read_text())
     assert sorted((made[x["cell"]], x["set"]) for x in lines) == sorted((a, s) for a in asked for s in ("duc", "test"))
@@ -212,18 +209,16 @@ def test_baselines_and_data_of_other_content_stand_apart(grid, trained, store):
     assert sum(line.startswith("Of softmax (") and "Data: " in line for line in found.footers) == 2
 
 
-def test_the_dashboard_has_the_numbers_of_each_seed_and_of_all(written):
-    folder, _, found = written
+def test_the_dashboard_has_the_numbers_of_all_cells(written):
+    folder, found = written
     text = (folder / "dashboard.html").read_text()
     page = Page(text)
-    assert page.text.count("paper 41.5") == 3 + 3, "in the rows of all seeds, whose first is 1, and in those of seed 1"
     assert "T <b>" in page.text and "A note." in page.text and "could not be made" not in text
     views = [a for tag, a in page.elements if a.get("class") == "view"]
-    assert [(v["data-seed"], "hidden" in v) for v in views] == [("", False), ("1", True), ("2", True)]
-    assert {v["data-task"] for v in views} == {"fake"}
+    assert [v["data-task"] for v in views] == ["fake"]
     of_sparsemax = sum(a.get("data-mapping") == "sparsemax" for tag, a in page.elements if tag == "tr")
-    assert of_sparsemax == 2 * 3, "three tables in each view; it has no seed 2"
-    table = compare.table(compare.groups([r for r in found if r.seed == 2]), "", "").blocks[0]
+    assert of_sparsemax == 3, "three tables"
+    table = compare.table(compare.groups(found), "", "").blocks[0]
     means = {cell for row in page.rows for cell in row}
     assert {v.text() for row in table.rows for v in row.values if v.summary} <= means
     assert not re.search(r'(src|href)="(?!#|data:image)', text), "it loads nothing"
@@ -236,5 +231,5 @@ def test_too_few_and_too_many_settings_are_not_drawn(trained, store, monkeypatch
         sweeps.pictures(compare.measured(group))
     trained(mapping__lam=0.5)
     monkeypatch.setattr(comparison, "MOST_LINES", 1)
-    groups = compare.groups(records.read(store).records)
-    assert "2 settings are too many for one drawing" in comparison.dashboard(groups, compare.table(groups, "", "T"))
+    table = compare.table(compare.groups(records.read(store).records), "", "T")
+    assert "2 settings are too many for one drawing" in comparison.dashboard(table)

@@ -71,10 +71,8 @@ def test_the_time_on_a_gpu_is_by_the_update(experiment, tools, store, share, min
     assert f"3000 ms an update of {task}, measured on an H200" in next(iter(told.sources))
     counted = estimates.Rates(counted={task: 3.0}, **given)
     slots[0].config["data"]["limits"] = {"train": 20}
-    assert estimates.hours(slots[0].config, counted) == (
-        pytest.approx(36 / 3600),
-        f"assumed, 3000 ms an update of {task}, by the operations it starts, not timed on an H200",
-    )
+    told = f"assumed, 3000 ms an update of {task}, by the operations it starts, not timed on an H200"
+    assert estimates.hours(slots[0].config, counted) == (pytest.approx(36 / 3600), told)
 
 
 def test_the_hours_of_an_epoch_are_those_of_finished_cells_or_of_the_setting(experiment, tools, store, monkeypatch):

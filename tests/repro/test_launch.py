@@ -139,16 +139,11 @@ def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
         assert "workers_per_device=2" in said and (f" GPU(s) x {processes};" in said) == (processes > 1)
 
 
-@pytest.mark.parametrize(
-    "told, cores, each",
-    [
-        ("140000\n90000\n", 32, 8),
-        ("140000\n30000\n", 32, 3),
-        ("9000\n9000\n", 1, 1),
-        ("140000\n140000\n", 12, 3),
-        ("no driver", 32, 1),
-    ],
-)
+SHARED = [("140000\n90000\n", 32, 8), ("140000\n30000\n", 32, 3), ("9000\n9000\n", 1, 1)]
+SHARED += [("140000\n140000\n", 12, 3), ("no driver", 32, 1)]
+
+
+@pytest.mark.parametrize("told, cores, each", SHARED)
 def test_memory_and_cores_decide_how_many_cells_share_a_gpu(monkeypatch, told, cores, each):
     """`auto`: 8 GB of the fullest GPU and 2 of its share of the cores for each; `workers` is not read, on a CPU it is."""
     asked = []

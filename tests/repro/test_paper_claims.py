@@ -71,9 +71,8 @@ def test_a_gain_counts_from_half_the_effect_of_the_paper_and_at_least_half_the_m
     assert of_runs(claim, (0.1, 0.3, 0.2, -0.2)).outcome == word
     mirrored = replace(claim, direction="lower", printed=printed and -printed)
     assert of_runs(mirrored, (-0.1, -0.3, -0.2, 0.2)).outcome == word
-    assert of_runs(replace(claim, printed=0.1), (0.01, -0.01, 0.0)).outcome == EXCLUDED, (
-        "half of .1 is too small to ask for"
-    )
+    small = of_runs(replace(claim, printed=0.1), (0.01, -0.01, 0.0))
+    assert small.outcome == EXCLUDED, "half of .1 is too small to ask for"
 
 
 @pytest.mark.parametrize("kind", ["equivalence", "noninferiority"])
@@ -135,10 +134,9 @@ def test_differences_are_paired_by_seed_and_pooled_over_columns():
     (part,) = outcome_of(replace(BASE, pooled=True), known).parts
     (alone,) = outcome_of(replace(BASE, pooled=True), replace(known, alike={(BLEU, "a")})).parts
     assert (part.others, alone.others) == (0, 3), "pooled runs are paired if they are alike in every column"
-    expected = statistics.mean_of((0.1, 0.3, 0.2), statistics.Noise(0.25, 0.25)).interval(
-        0.95
-    )  # of a mean of two: sqrt(.3^2 + .4^2) / 2
-    assert (part.low, part.high) == pytest.approx(expected)
+    shared = statistics.Noise(0.25, 0.25)  # of a mean of two: sqrt(.3^2 + .4^2) / 2
+    expected = statistics.mean_of((0.1, 0.3, 0.2), shared)
+    assert (part.low, part.high) == pytest.approx(expected.interval(0.95))
     nothing = tried(replace(BASE, columns=("c*",)), scores)
     assert (nothing.outcome, nothing.parts, nothing.part.why, nothing.part.n) == (UNTESTED, (), "no finished cells", 0)
 
@@ -169,10 +167,8 @@ def test_other_forms_of_a_claim_are_tested_on_their_rows_and_decide_nothing():
     found = tried(replace(BASE, forms=forms), scores)
     assert (found.outcome, [p.row for p in found.parts]) == (SUPPORTED, ["tuned"])
     assert [one.outcome for one in found.forms] == [CONTRADICTED, OPEN, UNTESTED]
-    assert [(p.row, p.against) for one in found.forms for p in one.parts][:2] == [
-        ("other", "softmax"),
-        ("other", "third"),
-    ]
+    compared = [(p.row, p.against) for one in found.forms for p in one.parts]
+    assert compared[:2] == [("other", "softmax"), ("other", "third")]
 
 
 def test_rows_are_compared_as_ratios():
@@ -271,9 +267,8 @@ def test_an_effect_in_some_columns_can_be_compared_with_that_in_others():
     }
     claim = replace(BASE, test="superiority", margin=0.1, columns=("few*",), than=("many*",))
     (part,) = tried(claim, scores, error=0.3).parts
-    expected = statistics.mean_of(
-        (0.4, 0.4 + 1e-9, 0.4 - 1e-9), statistics.Noise(0, math.sqrt(2 * 0.15**2 + 0.3**2))
-    ).interval(0.95)
+    noise = statistics.Noise(0, math.sqrt(2 * 0.15**2 + 0.3**2))
+    expected = statistics.mean_of((0.4, 0.4 + 1e-9, 0.4 - 1e-9), noise).interval(0.95)
     assert part.effect == pytest.approx(0.4) and (part.low, part.high) == pytest.approx(expected, rel=1e-3)
 
 
@@ -295,10 +290,8 @@ def test_an_outcome_that_a_change_made_counts_only_if_new_seeds_confirm_it():
     assert {o.outcome for o in found} == {SUPPORTED}
     assert [(o.seen, o.counts) for o in found] == [(False, True), (False, True), (True, False)]
     failed = replace(claim, margin=0.5, history=(replace(old, outcome=CONTRADICTED),))
-    assert (of_runs(failed, (-0.2, -0.3, -0.25)).outcome, of_runs(failed, (-0.2, -0.3, -0.25)).counts) == (
-        EXCLUDED,
-        True,
-    )
+    again = of_runs(failed, (-0.2, -0.3, -0.25))
+    assert (again.outcome, again.counts) == (EXCLUDED, True)
     new = of_runs(replace(claim, history=(old,)), more)
     assert (new.seen, new.confirmed, new.counts) == (True, True, True)
     assert not of_runs(replace(claim, history=(old,)), (*BETTER, 0.3, -0.2, 0.0)).counts
@@ -346,9 +339,8 @@ def test_a_table_shows_its_claims(made):
         return built.tested
 
     (line,) = told(claim)
-    assert line.startswith(
-        "Claim 0 supported: “as good” (section 4; test/bleu against softmax, higher). tuned: +3.40 [+1.12, +5.68], n = 3."
-    )
+    asked, found = "“as good” (section 4; test/bleu against softmax, higher)", "tuned: +3.40 [+1.12, +5.68], n = 3"
+    assert line.startswith(f"Claim 0 supported: {asked}. {found}.")
     (line,) = told(claim, best={0: 3.0})
     assert line.endswith("n = 3; convergence not known."), "softmax may still have been learning"
     assert told(replace(claim, experiment="another"), replace(claim, profile="cpu")) == []

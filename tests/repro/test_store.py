@@ -87,15 +87,7 @@ def project(tmp_path, monkeypatch):
     for name in ("inner", "other", "_private"):
         write(f"sparse_attention/mappings/{name}.py", "")
     write("tasks/fam/encode.py", "from tasks.base import x\n")
-    for path in (
-        "fam/models/lstm",
-        "fam/models/cnn",
-        "base/search",
-        "cells/fam",
-        "cells/base",
-        "cells/alien",
-        "alien/x",
-    ):
+    for path in "fam/models/lstm fam/models/cnn base/search cells/fam cells/base cells/alien alien/x".split():
         write(f"tasks/{path}.py", "")
     for path in ("sparse_attention/kernels/k.cpp", "tests/test_x.py", "docs/x.md", "tasks/fairseq_plugin/alien.py"):
         write(path, "")

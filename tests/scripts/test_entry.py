@@ -33,9 +33,8 @@ def test_words_values_and_flags(capsys):
     assert capsys.readouterr().out == f"{said}\n"
     assert one(["c", "a", "x=1", "--only", "p", "--only=q"]) == 3  # the option twice
     assert "['x=1'], 1, 0.5, ['p', 'q'], False, None, None, ''" in capsys.readouterr().out
-    assert (
-        many(["x", "--to", "-", "--also", "p", "y", "-", "--words", "7"]) == 0
-    )  # beside names an option takes one value
+    beside = ["x", "--to", "-", "--also", "p", "y", "-", "--words", "7"]  # names: an option takes one value
+    assert many(beside) == 0
     assert capsys.readouterr().out == f"('x', 'y', '-') {Path('-')} p 7\n"
 
 

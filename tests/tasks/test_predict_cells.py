@@ -118,7 +118,7 @@ LINES += [("entailment", b"a\tb\nonly one\n", 2, 1, ""), ("vqa", b"what is it?\n
 LINES += [("multilabel", b"1 2 3\n", 1, 3, "3 numbers"), ("multilabel", b"\n1 2\n", 1, 0, "0 numbers")]
 
 
-def test_lines_of_every_kind_and_those_that_cannot_be_read(used, capsys):
+def test_lines_of_every_kind_and_those_that_cannot_be_read(used, capsys, monkeypatch):
     for name, raw, line, value, said in LINES:
         with refused(DataError, line=line, value=value, says=said):
             lines.parsed(raw, used(name)[0])
@@ -137,6 +137,9 @@ def test_lines_of_every_kind_and_those_that_cannot_be_read(used, capsys):
         two = [" ".join(map(str, row)) for row in (dense, [wrong, *dense[1:]])]
         with refused(DataError, line=2, value=wrong, says="between"):
             lines.parsed("\n".join(two).encode(), model)
+    monkeypatch.delattr(model.family, "line")
+    with refused(ValueError, family="tasks.cells.multilabel", lacks="`line`", step="docs/extending.md"):
+        lines.parsed(b"1 2\n", model)
 
 
 def test_the_heat_map_shows_zeros_weights_and_groups():

@@ -13,7 +13,6 @@ from repro.errors import ConfigError, StoreError
 from repro.files import write_json
 from repro.identity import asked_id, family
 from repro.store import Store
-from repro.tables.blocks import Table
 from sparse_attention import registry
 from tasks.commands import compare, reproduce, search, sweep
 from tasks.config import compose
@@ -269,9 +268,8 @@ def test_a_store_that_can_only_be_read_shows_the_table_and_names_the_next_step(t
         raise StoreError("Read-only file system")
 
     monkeypatch.setattr(compare.comparison, "write", refuse)
-    monkeypatch.setattr(compare.comparison, "contents", lambda *_: (Table("x", "The title", "", [], []), {}))
     with pytest.raises(StoreError, match="no files were written: Read-only file system; to=FOLDER"):
-        compare.show([], tmp_path, "t", [], [])
+        compare.show([], tmp_path, "The title", [], [])
     assert "The title" in capsys.readouterr().out
 
 
