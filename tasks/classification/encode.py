@@ -270,9 +270,7 @@ def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], 
         with progress.bar(None, "counting word vectors"):
             vectors = counted_vectors((row for field in texts for row in field), kept, options.vector_dim)
         return kept, vectors, {"vectors": len(kept)}
-    found, vectors = read_vectors(Path(options.vectors), counts, progress)
-    with open(options.vectors, "rb") as stream:
-        lines = sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 24), b""))
+    found, vectors, lines = read_vectors(Path(options.vectors), counts, progress)
     has = set(found)
     words = [word for word in kept if word not in has] + found
     return words, vectors, {"vectors": len(found), "vector_file": [lines, vectors.shape[1]]}

@@ -44,6 +44,24 @@ def cached_folder(
     return folder
 
 
+def cached_rows(
+    root: Path, name: str, key: Any, make: Callable[[], tuple[list[list[str]], dict[str, Any]]], progress: Progress
+) -> tuple[list[list[str]], dict[str, Any]]:
+    """Rows of strings and their description, which `make` creates once and the cache under `root` keeps; also their `sha256`."""
+
+    def build(folder: Path) -> dict[str, Any]:
+        rows, about = make()
+        if not rows:
+            raise DataError(f"no text was found for {name}", str(about), "report this with the line above")
+        body = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (folder / "rows.jsonl").write_bytes(body.encode("utf-8", "surrogatepass"))
+        return about
+
+    folder = cached_folder(root, name, key, build, progress)
+    body, about = (folder / "rows.jsonl").read_bytes().decode("utf-8", "surrogatepass"), read_meta(folder)
+    return [json.loads(line) for line in body.split("\n")[:-1]], about | {"sha256": about["files"]["rows.jsonl"]}
+
+
 def write_meta(folder: Path, facts: dict[str, Any]) -> None:
     """Write `facts` and the sha256 of every other file in `folder` to its meta.json."""
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path.name != META]

@@ -5,19 +5,23 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from tasks.data.files import remembered
 from tasks.data.options import Limits, different
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, too_long
+from tasks.data.read.splits import Parts, split_by_content
 from tasks.data.records import Example, Labelled, Pair, first, subset, texts_of
 
 SPLITS = ("train", "dev", "test")
 Splits = Mapping[str, Sequence[Any]]  # split -> its records
 Manifest = Mapping[str, Any]
 NOUNS = {"pairs": "pairs", "texts": "examples", "questions": "questions", "features": "documents"}
+ENGLISH = {"source_lang": "en", "target_lang": "en"}
 MEMORISED = 0.01  # the footer warns if a larger share of a split's texts is also in another
 _SPLIT_WORDS = {"train": "training", "dev": "dev", "test": "test"}
 
@@ -124,6 +128,38 @@ def make(
     short = (*_shortfalls(manifest, NOUNS[kind], limits, counts or {}), *shortfalls)
     replaced = bool(manifest.get("demo", False)), manifest.get("stands_for")
     return DataSet(name, kind, prints, limited, provenance, tuple(notes), short, *replaced, dict(about or {}))
+
+
+def split_pairs(
+    manifest: Manifest,
+    options: Any,
+    title: str,
+    pairs: Sequence[Pair],
+    parts: Parts,
+    what: str,
+    about: dict,
+    *read: Any,
+) -> DataSet:
+    """The data set of pairs that were split by content, within the limits on their words; `read`: what they depend on."""
+
+    def within(progress: Progress) -> Splits:
+        return {split: options.within(some) for split, some in parts.of(pairs).items()}
+
+    sources = dict.fromkeys(SPLITS, fingerprint(*read, options.bounds()))
+    more = {"limits": options.limits, "notes": [parts.note(what)], "about": about}
+    return make(manifest, "pairs", within, title, sources=sources, **more)
+
+
+def cached_parts(
+    path: Path, key: str, progress: Progress, keys: Iterable[Any], names: Sequence[str], texts: Sequence[Sequence[str]]
+) -> Parts:
+    """The split of `split_by_content`, remembered at `path` for this `key`; `keys` are read only to make it."""
+
+    def made() -> dict[str, Any]:
+        progress.step(f"splitting {path.parent.name}, near-duplicates together")
+        return dataclasses.asdict(split_by_content(list(keys), names, texts))
+
+    return Parts(**remembered(path, key, made))
 
 
 def _readable(records: Sequence[Any], what: str) -> Sequence[Any]:

@@ -61,23 +61,20 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
         path = Path(weights)
         origin = sha256_of(path)[:16]
         try:
-            state = torch.load(path, map_location="cpu", weights_only=True)
-        except Exception as error:  # truncated, not a checkpoint, or a checkpoint that contains code
-            what = f"{path.name} is not a readable file of weights"
-            raise DataError(what, f"{path}: {type(error).__name__}: {error}", "fetch the file again") from error
+            net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
+        except Exception as error:  # truncated, not a checkpoint, one that contains code, or of another network
+            why = f"{path}: {type(error).__name__}: {error}".split("\n", 1)[0]
+            step = "fetch the file again, or give resnet152's file"
+            raise DataError(f"{path.name} is not a file of resnet152's weights", why, step) from error
     else:
         preset = ResNet152_Weights.IMAGENET1K_V1
+        origin = str(preset)
         try:
-            state, origin = preset.get_state_dict(progress=True, check_hash=True), str(preset)
+            net.load_state_dict(preset.get_state_dict(progress=True, check_hash=True))
         except Exception as error:  # from urllib, from ssl, or a wrong hash: in each case there are no weights
             where = f"{preset.url}: {type(error).__name__}: {error}"
             step = "fetch that file on another machine and give its path by --weights"
             raise DataUnavailable("the weights of resnet152 cannot be downloaded", where, step) from error
-    try:
-        net.load_state_dict(state)
-    except (RuntimeError, TypeError) as error:
-        what = f"the weights ({origin}) are not those of resnet152"
-        raise DataError(what, str(error).split("\n", 1)[0], "give resnet152's file") from error
     cut = nn.Sequential(*list(net.children())[:-2]).eval()  # without pooling and classifier
     return Backbone(cut, f"resnet152|weights:{origin}|size:{size}", size, (size // 32, size // 32), 2048)
 

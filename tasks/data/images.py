@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from tasks.data.acquire import archives
+from tasks.data.acquire.sources import BROKEN, zipped
 from tasks.data.cache import META, cached_folder, is_whole, read_meta
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.progress import Progress
@@ -59,7 +59,7 @@ class Files:
                 files = sorted(p for p in place.rglob("*") if p.is_file())
                 listed = [(str(p.relative_to(place.parent)), p.stat().st_size) for p in files]
             else:
-                listed = archives.zipped(place)
+                listed = zipped(place)
             for name, size in listed:
                 found = key(name)
                 if found is not None:
@@ -88,7 +88,7 @@ class Files:
             if place not in self._open:
                 self._open[place] = zipfile.ZipFile(place)
             return self._open[place].read(name)
-        except archives.BROKEN as error:
+        except BROKEN as error:
             raise DataError(f"{place}: {name}: {type(error).__name__}: {error}") from error
 
 

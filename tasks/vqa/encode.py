@@ -233,7 +233,7 @@ def starting_vectors(path: Path, words: Sequence[str], progress: Progress) -> tu
     Raises:
         DataError: the file is damaged or contains none of the words.
     """
-    found, rows = vectors.read_vectors(path, set(words), progress)
+    found, rows, _ = vectors.read_vectors(path, set(words), progress)
     table = np.random.default_rng(0).normal(0, 0.1, (FIRST + len(words), rows.shape[1])).astype(np.float32)
     table[PAD] = 0
     place = {word: i for i, word in enumerate(words, FIRST)}

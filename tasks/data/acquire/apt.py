@@ -19,14 +19,12 @@ from tempfile import TemporaryDirectory
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import NO_SPACE, locked, publish_file, publish_folder, writing_to
 from tasks.data.progress import Progress
-from tasks.data.read.formats import check_fields, damaged, decode, parse_json, read_text
+from tasks.data.read.formats import check_fields, parse_json, read_text
 
 _CARRIED = re.compile(r"^Acquire::(http|https|ftp|tor|ForceIPv4|ForceIPv6|Check-Valid-Until|Check-Date|By-Hash)\b")
 _NO_ROOM = re.compile(r"no space left|not enough free|don't have enough", re.I)
-_HELPER = "/usr/lib/apt/apt-helper"  # part of apt
 RELEASE = "bookworm"  # its main archive changes with point releases only
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_COMPRESSED = (".lz4", ".gz", ".xz", ".bz2", ".zst", ".lzma")
 
 
 class PrivateApt:
@@ -55,7 +53,7 @@ class PrivateApt:
         """
         stamp = self.folder / "updated.json"
         with locked(self.folder / "lock"):
-            if stamp.is_file() and self._lists("_Packages"):
+            if stamp.is_file() and self._lists("Packages"):
                 return check_fields(parse_json(read_text(stamp), stamp), {"day": str}, stamp)["day"]
             # Debian's main archive in this machine's own sources
             command = ["apt-get", "indextargets", "--format", "$(SITE) $(COMPONENT)", "Created-By: Packages"]
@@ -67,8 +65,8 @@ class PrivateApt:
                 raise DataUnavailable(f"Debian {RELEASE} cannot be read here", why, step)
             self._write_config(mirror)
             self.progress.say(f"fetching the package lists of Debian {RELEASE} (10-40 MB)")
-            log = self._run(["apt-get", "update", "-q"], "apt-get update")
-            if not self._lists("_Packages"):
+            log = self._run(["apt-get", "update", "-q"])
+            if not self._lists("Packages") or not self._lists("Translation-en"):
                 step = "check the network and the proxy (http_proxy, /etc/apt), then run the same command again"
                 raise DataUnavailable("apt could not fetch the package lists", _complaint(log), step)
             day = time.strftime("%Y-%m-%d")
@@ -77,12 +75,8 @@ class PrivateApt:
 
     def stanzas(self, kind: str) -> Iterator[str]:
         """Every stanza of the lists of one kind: "Packages" or "Translation-<language>". Call `update` first."""
-        for path in self._lists(f"_{kind}"):
-            done = subprocess.run([_HELPER, "cat-file", str(path)], capture_output=True, check=False)
-            if done.returncode or not done.stdout:  # apt may store a list compressed, usually with lz4
-                why = done.stderr.decode("utf-8", "replace").strip()
-                raise damaged(path, f"its data are damaged ({why})", "a package list", step=f"delete {path.parent}")
-            yield from filter(str.strip, decode(done.stdout, path).split("\n\n"))
+        for path in self._lists(kind):
+            yield from filter(str.strip, read_text(path).split("\n\n"))
 
     def unpack(self, package: str) -> Path:
         """Download a package and extract its files without installing it.
@@ -98,7 +92,7 @@ class PrivateApt:
             self.progress.say(f"downloading the package {package}")
             with writing_to(self.folder), TemporaryDirectory(dir=self.folder) as downloads:
                 # apt verifies the archive against the signed lists before it puts the file in place
-                log = self._run(["apt-get", "download", "-q", package], f"downloading {package}", cwd=Path(downloads))
+                log = self._run(["apt-get", "download", "-q", package], cwd=Path(downloads))
                 debs = sorted(Path(downloads).glob("*.deb"))
                 if not debs:
                     step = "check the network, then run the same command again; "
@@ -109,10 +103,8 @@ class PrivateApt:
                     (temporary / "PACKAGE_VERSION.txt").write_text(debs[0].stem + "\n")
         return folder
 
-    def _lists(self, ending: str) -> list[Path]:
-        folder = self.folder / "lists"
-        endings = tuple(ending + suffix for suffix in ("", *_COMPRESSED))
-        return sorted(path for path in folder.glob("*") if path.name.endswith(endings) and path.stat().st_size > 0)
+    def _lists(self, kind: str) -> list[Path]:
+        return sorted(path for path in (self.folder / "lists").glob(f"*_{kind}") if path.stat().st_size > 0)
 
     def _write_config(self, mirror: str) -> None:
         with writing_to(self.folder):
@@ -127,7 +119,8 @@ class PrivateApt:
             f'Dir::Etc::SourceParts "{self.folder}/parts";',
             f'Dir::Etc::Parts "{self.folder}/parts";',
             'Dir::Etc::Main "/nonexistent";',
-            'Acquire::Languages { "en"; }; Acquire::Retries "2"; Acquire::http::Timeout "20"; Acquire::https::Timeout "20";',
+            'Acquire::Languages { "en"; }; Acquire::GzipIndexes "false"; Acquire::Retries "2";',
+            'Acquire::http::Timeout "20"; Acquire::https::Timeout "20";',
             'APT::Architecture "amd64"; APT::Architectures { "amd64"; };',  # on every machine, because lists differ
         ]
         if os.geteuid() == 0:
@@ -136,7 +129,7 @@ class PrivateApt:
         lines += [line for line in dump.splitlines() if _CARRIED.match(line) and not line.endswith(' "";')]
         publish_file(self._config, "\n".join(lines) + "\n")
 
-    def _run(self, command: list[str], label: str, cwd: Path | None = None) -> str:
+    def _run(self, command: list[str], cwd: Path | None = None) -> str:
         """Run an apt command with our configuration and return its output.
 
         A full disk raises DataError; callers detect other failures by checking for the files that the command should
@@ -144,16 +137,10 @@ class PrivateApt:
         """
         ours = {"APT_CONFIG": str(self._config), "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        output = []
-        process = subprocess.Popen(command, cwd=cwd, env=os.environ | ours, **pipes)
-        with self.progress.bar(None, label) as bar, process:
-            for line in process.stdout:
-                output.append(line.rstrip())
-                bar.advance()
-        log = "\n".join(output)
-        if process.returncode and _NO_ROOM.search(log):
-            raise DataError("the disk is full", f"{self.folder}: {_complaint(log)}", NO_SPACE)
-        return log
+        done = subprocess.run(command, cwd=cwd, env=os.environ | ours, check=False, **pipes)
+        if done.returncode and _NO_ROOM.search(done.stdout):
+            raise DataError("the disk is full", f"{self.folder}: {_complaint(done.stdout)}", NO_SPACE)
+        return done.stdout
 
 
 def extract_deb(deb: Path, folder: Path) -> None:

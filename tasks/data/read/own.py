@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 
 from tasks.config.files import quoted
-from tasks.data.dataset import SPLITS, fingerprint
+from tasks.data.dataset import SPLITS, cached_parts, fingerprint
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.labelled import AS_LISTS, is_list
-from tasks.data.read.pairs import cached_parts
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
 

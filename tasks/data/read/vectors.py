@@ -22,8 +22,8 @@ _SMOOTHING = 0.75
 _DEVIATION = 0.35  # standard deviation of one component, about that of GloVe's 300-d vectors
 
 
-def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tuple[list[str], np.ndarray]:
-    """The wanted words that occur in the file, in file order, and their vectors [found, dim] float32.
+def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tuple[list[str], np.ndarray, int]:
+    """The wanted words that occur in the file, in file order; their vectors [found, dim] float32; its number of lines.
 
     The number of dimensions is that of a header line of two numbers (word2vec's format), or that of the first line. Words of
     GloVe 840B may contain spaces, so the numbers are taken from the end of the line. The number of words found is
@@ -32,7 +32,7 @@ def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tup
     words: list[str] = []
     rows: list[np.ndarray] = []
     seen: set[str] = set()
-    dim, expected = 0, "a word and its numbers"
+    number, dim, expected = 0, 0, "a word and its numbers"
     for number, line in progress.over(numbered(path), f"reading {path.name}"):
         parts = line.rstrip(" ").split(" ")
         if number == 1:
@@ -61,7 +61,7 @@ def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tup
     if not words:
         raise DataError(f"{path.name} has no word of the texts", str(path), "check encode.vectors and encode.lowercase")
     progress.say(f"{path.name} has vectors for {len(words):,} of {len(wanted):,} words of the training texts")
-    return words, np.stack(rows)
+    return words, np.stack(rows), number
 
 
 def _numbers_at_end(parts: Sequence[str]) -> int:

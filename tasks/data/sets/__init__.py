@@ -1,1 +1,1 @@
-"""Data set loaders: a module has `KIND`, `Options` and `load`, or `SETS`: name -> `tasks.data.dataset.Loader` with these."""
+"""Data set loaders: each module has `SETS`: name of a data set -> `tasks.data.dataset.Loader`."""

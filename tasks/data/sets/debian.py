@@ -21,18 +21,18 @@ import random
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from repro.options import integer
 from tasks.data.acquire.apt import RELEASE, PrivateApt
-from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
-from tasks.data.errors import DataUnavailable
+from tasks.data.cache import cached_rows
+from tasks.data.dataset import ENGLISH, SPLITS, DataSet, Loader, Manifest, Splits, cached_parts, make, split_pairs
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import read_text
-from tasks.data.read.pairs import ENGLISH, cached_parts, cached_rows, split_pairs
 from tasks.data.read.splits import Parts, normalized
 from tasks.data.records import Example, Pair, clean
 
@@ -46,10 +46,10 @@ _EMPTY_PARAGRAPH = re.compile(_EMPTY, re.I)
 
 def load_summaries(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Fetch the descriptions with a private apt."""
-    found = load_descriptions(root, progress)
-    pairs = [Pair(row.paragraph, (row.synopsis,)) for row in found.rows]
-    title = f"{found.provenance}, first paragraph to synopsis"
-    return split_pairs(manifest, options, title, pairs, found.parts, "paragraphs", ENGLISH, found.sha256)
+    rows, parts, sha256, title = load_descriptions(root, progress)
+    pairs = [Pair(row.paragraph, (row.synopsis,)) for row in rows]
+    title = f"{title}, first paragraph to synopsis"
+    return split_pairs(manifest, options, title, pairs, parts, "paragraphs", ENGLISH, sha256)
 
 
 @dataclass(frozen=True)
@@ -63,30 +63,17 @@ class Description:
     synopsis: str
 
 
-@dataclass(frozen=True)
-class Descriptions:
-    """All descriptions, their split, and the hash of the data they are made from (`sha256`)."""
+def load_descriptions(root: Path, progress: Progress) -> tuple[list[Description], Parts, str, str]:
+    """All descriptions, their split, the hash of the data they are made from, and where they are from.
 
-    rows: list[Description]
-    parts: Parts
-    sha256: str
-    provenance: str
-
-
-def load_descriptions(root: Path, progress: Progress) -> Descriptions:
-    """All descriptions with their split: no source package, synopsis or near-duplicate paragraph occurs in two splits.
-
-    Raises DataUnavailable if apt is not installed, or it cannot reach its sources.
+    No source package, synopsis or near-duplicate paragraph occurs in two splits. Raises DataUnavailable if apt is not
+    installed, or it cannot reach its sources.
     """
 
     def make() -> tuple[list[list[str]], dict[str, Any]]:
         apt = PrivateApt(root, progress)
         day = apt.update()
-        rows = description_rows([*apt.stanzas("Translation-en")], [*apt.stanzas("Packages")])
-        if not rows:
-            where = f"{apt.folder / 'lists'}: no *_Translation-en"
-            step = f"delete {apt.folder} and try again; if it fails again, this machine's sources carry no translations"
-            raise DataUnavailable("the package lists hold no descriptions", where, step)
+        rows = description_rows(apt.stanzas("Translation-en"), apt.stanzas("Packages"))
         return rows, {"release": f"Debian {RELEASE}", "day": day}
 
     cached, about = cached_rows(root, "debian_descriptions", RECIPE, make, progress)
@@ -98,7 +85,7 @@ def load_descriptions(root: Path, progress: Progress) -> Descriptions:
     texts = [row.paragraph for row in rows]
     names, kept = [f"{row.source} {row.paragraph}" for row in rows], root / "debian_descriptions" / "split.json"
     parts = cached_parts(kept, f"{RECIPE} {about['sha256']}", progress, keys, names, [texts])
-    return Descriptions(rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})")
+    return rows, parts, about["sha256"], f"package descriptions of {about['release']} ({about['day']})"
 
 
 def description_rows(translations: Iterable[str], packages: Iterable[str]) -> list[list[str]]:
@@ -106,20 +93,20 @@ def description_rows(translations: Iterable[str], packages: Iterable[str]) -> li
 
     Args:
         translations: stanzas of the Translation-en lists.
-        packages: stanzas of the Packages lists, for the names of source packages, and for full descriptions (from
-            sources without translation lists).
+        packages: stanzas of the Packages lists, for the names and sections of source packages.
     """
     origin: dict[str, tuple[str, str]] = {}  # package -> source package, section
     described: dict[str, tuple[str, str]] = {}
-    for stanza in packages:
-        fields = _fields(stanza)
+    for fields in map(_fields, packages):
         name = fields.get("Package", "")
         section = fields.get("Section", "").rpartition("/")[2]  # "contrib/net" -> "net"
         origin[name] = ((fields.get("Source") or name).split(" ")[0], section)
-        _describe(described, name, fields.get("Description", ""))
-    for stanza in translations:
-        fields = _fields(stanza)
-        _describe(described, fields.get("Package", ""), fields.get("Description-en", ""))
+    for fields in map(_fields, translations):
+        # the synopsis, then paragraphs between lines with a full stop
+        synopsis, _, body = fields.get("Description-en", "").partition("\n")
+        paragraph = clean(re.split(r"\n\s*\.\s*(?:\n|$)", f"\n{body}\n")[0])
+        if synopsis.strip() and len(paragraph.split()) >= LEAST_WORDS:
+            described[fields["Package"]] = (paragraph, clean(synopsis))
     best: dict[str, list[str]] = {}
     for name, (paragraph, synopsis) in sorted(described.items()):
         source, section = origin.get(name, (name, ""))
@@ -132,20 +119,7 @@ def description_rows(translations: Iterable[str], packages: Iterable[str]) -> li
 
 def _fields(stanza: str) -> dict[str, str]:
     """Field -> value of a stanza. Continuation lines keep their line ends."""
-    fields: dict[str, str] = {}
-    for block in re.split(r"\n(?=\S)", stanza.strip("\n")):
-        key, colon, value = block.partition(":")
-        if colon:
-            fields[key] = value.strip()
-    return fields
-
-
-def _describe(described: dict[str, tuple[str, str]], name: str, description: str) -> None:
-    """Store a package's (first paragraph, synopsis) if the description has both and the paragraph is long enough."""
-    synopsis, _, body = description.partition("\n")
-    paragraph = clean(re.split(r"\n\s*\.\s*(?:\n|$)", "\n" + body + "\n")[0])
-    if name and synopsis.strip() and len(paragraph.split()) >= LEAST_WORDS:
-        described[name] = (paragraph, clean(synopsis))
+    return {key: value.strip() for key, value in re.findall(r"^([^\s:]+):(.*(?:\n\s.*)*)", stanza, re.M)}
 
 
 CLASSES = ("perl", "python", "program")
@@ -159,15 +133,15 @@ PROGRAMS += "otherosfs science sound tex text utils video web x11".split()
 
 def load_look_up(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """All packages of an example are in the same split of `debian_descriptions`, so no synopsis is in two splits."""
-    found = load_descriptions(root, progress)
+    rows, parts, sha256, title = load_descriptions(root, progress)
     sizes = {split: options.limits.of(split) or SIZES[split] for split in SPLITS}
 
     def read(progress: Progress) -> Splits:
-        every = found.parts.of(found.rows)
+        every = parts.of(rows)
         return {s: list(examples(every[s], n, options.packages, s)) for s, n in sizes.items()}
 
-    title, notes = f"{found.provenance}, {options.packages} synopses at a time", [found.parts.note("paragraphs")]
-    sources = {s: [found.sha256, options.packages, n] for s, n in sizes.items()}
+    title, notes = f"{title}, {options.packages} synopses at a time", [parts.note("paragraphs")]
+    sources = {s: [sha256, options.packages, n] for s, n in sizes.items()}
     about = {"classes": list(CLASSES), "fields": list(FIELDS)}
     return make(manifest, "texts", read, title, sources=sources, notes=notes, about=about)
 
@@ -192,6 +166,8 @@ HELP_LANGUAGES = {"en": ("en-us", "en-US")}
 HELP_LANGUAGES |= {code: (code, code) for code in "ca da de es fr it nl pl pt ru".split()}
 # paragraphs and headings never nest, and their ids are the same in every language
 _HELP_BLOCK = re.compile(r'<(p|h[1-6])\b([^>]*?)\bid="((?:par_|hd_|bm_|tit)[^"]*)"([^>]*)>(.*?)</\1>', re.S)
+_SPAN = re.compile(r"<span\b([^>]*)>((?:(?!</?span\b).)*)</span>", re.S)
+_ENDS = re.compile("\1.|\2")
 
 
 def load_help(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
@@ -248,30 +224,16 @@ def _one_variant(content: str) -> str:
     A switch is a span of class switch or switchinline. Each of its child spans is a variant; the child without a class
     is the default. If there is no default, the first variant is used.
     """
-    # a stack of open spans, each with its kind and its text; the bottom entry is the whole paragraph
-    stack: list[tuple[str, list]] = [("plain", [])]
-    for piece in re.split(r"(<span\b[^>]*>|</span>)", content):
-        if piece.startswith("<span"):
-            inside_switch = stack[-1][0] == "switch"
-            if re.search(r'class="switch(inline)?"', piece):
-                stack.append(("switch", []))
-            elif inside_switch:
-                stack.append(("variant" if "class=" in piece else "default", []))
-            else:
-                stack.append(("plain", []))
-        elif piece == "</span>" and len(stack) > 1:
-            kind, parts = stack.pop()
-            if kind == "switch":
-                variants = [part for part in parts if isinstance(part, tuple)]
-                chosen = [text for default, text in variants if default] or [text for _, text in variants]
-                stack[-1][1].append(chosen[0] if chosen else "")
-            elif kind == "plain":
-                stack[-1][1].append("".join(parts))
-            else:
-                stack[-1][1].append((kind == "default", "".join(parts)))
-        elif stack[-1][0] != "switch":
-            stack[-1][1].append(piece)
-    return "".join(part if isinstance(part, str) else part[1] for _, parts in stack for part in parts)
+
+    def read(span: re.Match) -> str:  # an innermost span; of one that may be a variant, the ends are kept as \1 and \2
+        if re.search(r'class="switch(inline)?"', span[1]):
+            variants = re.findall("\1(.)(.*?)\2", span[2], re.S)
+            return min(variants, key=itemgetter(0), default=("", ""))[1]
+        return f"\1{'v' if 'class=' in span[1] else 'd'}{_ENDS.sub('', span[2])}\2"
+
+    while _SPAN.search(content):
+        content = _SPAN.sub(read, content)
+    return _ENDS.sub("", content)
 
 
 def aligned_rows(first: dict[tuple[str, str], str], second: dict[tuple[str, str], str]) -> list[list[str]]:

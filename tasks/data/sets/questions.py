@@ -21,6 +21,7 @@ from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import DataSet, Loader, Manifest, Splits, make
 from tasks.data.files import sha256_of
 from tasks.data.images import SUFFIXES, Files, ImageInput, coco_key, path_key
+from tasks.data.manifests import load_manifest
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import check_fields, count, damaged, parse_json, read_text
@@ -37,23 +38,16 @@ HELD_OUT = "dev: the questions on {:.0%} of the training images"
 _DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _NUMBERS = {w: str(i) for i, w in enumerate(_DIGITS)} | {"none": "0"}
 _ARTICLES = {"a", "an", "the"}
-# Annotators omit these apostrophes. As in the challenge's list, none is a word without its apostrophe ("its", "well").
-_SHORT = """
-ain't aren't can't could've couldn't didn't doesn't don't hadn't hasn't haven't he'd he's how'd how'll how's isn't it'd it'll
-ma'am might've mightn't must've mustn't needn't not've o'clock oughtn't shan't should've shouldn't somebody'll somebody's
-someone'd someone'll someone's something'd something'll that's there'd there're there's they'd they'll they're they've 'twas
-wasn't we've weren't what'll what're what's what've when's where'd where's where've who'd who'll who's who've why'll why're why's
-won't would've wouldn't y'all you'd you'll you're you've
-"""
-_TWICE_SHORT = """
-couldn't've hadn't've he'd've it'd've mightn't've she'd've shouldn't've somebody'd've someone'd've something'd've there'd've
-they'd've we'd've who'd've wouldn't've y'all'll y'all'd've you'd've
-"""
-_SHORTENED = ((word, i) for word in (_SHORT + _TWICE_SHORT).split() for i, sign in enumerate(word) if sign == "'")
-_CONTRACTIONS = {word[:i] + word[i + 1 :]: word for word, i in _SHORTENED}
 _PUNCTUATION = ';/[]"{}()=+\\_-<>@`,?!'
 _FULL_STOP = re.compile(r"\.(?!\d)")  # as in the challenge, also matches after a digit
 _COMMA_IN_NUMBER = re.compile(r"\d,\d")
+
+
+@lru_cache(maxsize=1)
+def _contractions() -> dict[str, str]:
+    """What annotators write without its apostrophe -> the word."""
+    words = load_manifest("vqa2")["contractions"].split()
+    return {word[:i] + word[i + 1 :]: word for word in words for i, sign in enumerate(word) if sign == "'"}
 
 
 @lru_cache(maxsize=1 << 16)
@@ -72,7 +66,7 @@ def normalized(answer: str) -> str:
             text = text.replace(mark, "" if loose else " ")
     text = _FULL_STOP.sub("", text)
     words = [_NUMBERS.get(w, w) for w in text.lower().split()]
-    return " ".join(_CONTRACTIONS.get(w, w) for w in words if w not in _ARTICLES)
+    return " ".join(_contractions().get(w, w) for w in words if w not in _ARTICLES)
 
 
 def answer_type(answer: str) -> str:
@@ -187,8 +181,7 @@ def load_vqa2(manifest: Manifest, options: Any, root: Path, progress: Progress) 
 
 def load_easy_vqa(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """38,575 + 9,673 questions about 4,000 + 1,000 images (train + test, before dev is held out)."""
-    wheel = fetch_wheel(manifest["package"], str(manifest["version"]), root, progress, manifest["sha256"])
-    folder = wheel / "easy_vqa" / "data"
+    folder = fetch_wheel(manifest, root, progress) / "easy_vqa" / "data"
 
     def read(progress: Progress) -> Splits:
         train, dev = hold_out(read_easy_vqa(folder / "train" / "questions.json", "train"), options.dev_share)

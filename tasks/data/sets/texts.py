@@ -15,7 +15,7 @@ from typing import Any
 
 from repro.options import integer
 from tasks.data.acquire import sources
-from tasks.data.acquire.archives import tar_files
+from tasks.data.acquire.sources import tar_files
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
@@ -107,15 +107,6 @@ def read_highlights(path: Path) -> dict[str, frozenset[str]]:
 
 TRAIN = ("train.csv", "test.csv")
 COLUMNS = ("s1", "s2", "labels", "preproc1_expl_1", "preproc1_expl_2", "preproc1_expl_3")
-# Words without information about the picture; explanations contain them for grammatical reasons only.
-_FUNCTION_WORDS = frozenset(
-    """
-    a an the is are was were be been being am do does did has have had having of in on at to from by with for into
-    onto up down out off over under and or but nor not no if then than that this these those there it its he she
-    they them his her their him who which what as so can could would should will may might must just same also
-    about because
-    """.split()
-)
 
 
 def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
@@ -124,6 +115,7 @@ def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress
     They replace the highlights, which the mirror does not have.
     """
     files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    function = manifest["function_words"].split()
     names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
 
     def read(progress: Progress) -> Splits:
@@ -131,7 +123,7 @@ def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress
         splits = {"train": list(train), "dev": [], "test": []}
         for split in ("dev", "test"):
             for s1, s2, label, *why in zip(*(read_lines(files[name]) for name in names[split]), strict=True):
-                splits[split].append(Example((s1, s2), CLASSES.index(label), explained_words(why)))
+                splits[split].append(Example((s1, s2), CLASSES.index(label), explained_words(why, function)))
         return splits
 
     title = "20,000 SNLI training pairs; SNLI dev and test"
@@ -140,10 +132,10 @@ def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress
     return make(manifest, KIND, read, title, sources=origin, limits=options.limits, notes=notes, about=ABOUT)
 
 
-def explained_words(explanations: Iterable[str]) -> frozenset[str]:
-    """Content words of the explanations, in lower case: a premise word among them is mentioned in a person's reason."""
+def explained_words(explanations: Iterable[str], function: Iterable[str]) -> frozenset[str]:
+    """Words of the explanations, in lower case, without `function` words: those that a person's reason mentions."""
     words = {word for text in explanations for word in re.findall(r"\w+", text.lower())}
-    return frozenset(words - _FUNCTION_WORDS)
+    return frozenset(words.difference(function))
 
 
 def _subset_rows(path: Path) -> Iterator[Example]:

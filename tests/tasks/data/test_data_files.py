@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from tasks.data import DataError, NullProgress, Progress
-from tasks.data.cache import cached_folder, is_whole, read_meta, write_meta
+from tasks.data.cache import cached_folder, cached_rows, is_whole, read_meta, write_meta
 from tasks.data.files import publish_file, publish_folder, remembered, sha256_of, verify, writing_to
 from tasks.data.options import Common
 from tasks.data.ragged import open_tokens, write_tokens
-from tasks.data.read.pairs import cached_rows
 from tasks.data.records import Pair
 
 KINDS = {"too long": b"abcd", "truncated": b"ab", "damaged": b"abd", "missing": None}

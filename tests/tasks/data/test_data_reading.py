@@ -19,7 +19,7 @@ from refusals import refused
 
 from tasks import data
 from tasks.data import DataError, NullProgress
-from tasks.data.acquire import archives
+from tasks.data.acquire.sources import unpack
 from tasks.data.read.formats import LONGEST_WORD, read_lines, read_text, too_long
 from tasks.data.read.labelled import read_arff
 from tasks.data.read.lines import Lines
@@ -147,10 +147,10 @@ def test_an_archive_is_unpacked_whole_and_inside_or_not_at_all(tmp_path):
     for number, (raw, said) in enumerate(bad):
         (tmp_path / f"{number}.tar").write_bytes(raw)
         with refused(DataError, key=f"{number}.tar", says=said):
-            archives.unpack(tmp_path / f"{number}.tar", tmp_path / "out")
+            unpack(tmp_path / f"{number}.tar", tmp_path / "out")
     assert not (tmp_path / "out").exists() and not (tmp_path / "x").exists()
     (tmp_path / "a.tgz").write_bytes(whole)
-    archives.unpack(tmp_path / "a.tgz", tmp_path / "out")
+    unpack(tmp_path / "a.tgz", tmp_path / "out")
     assert (tmp_path / "out" / "text").stat().st_size == 50_000
 
 
@@ -181,8 +181,8 @@ def test_vectors_of_the_words_that_are_wanted(tmp_path):
     """A header counts in the first line alone; a word may hold spaces; the first of two rows of a word is kept."""
     path = tmp_path / "vectors.txt"
     path.write_text("3 2\nthe 1 2\ndog 0 0\nat name.com 3 4 \ncat 5 6\nthe 7 8\n")
-    words, rows = read_vectors(path, {"the", "cat", "at name.com", "none"}, progress := NullProgress())
-    assert words == ["the", "at name.com", "cat"] and rows.dtype == np.float32
+    words, rows, lines = read_vectors(path, {"the", "cat", "at name.com", "none"}, progress := NullProgress())
+    assert words == ["the", "at name.com", "cat"] and rows.dtype == np.float32 and lines == 6
     assert any("3 of 4 words" in line for line in progress.lines)
     assert rows.tolist() == [[1, 2], [3, 4], [5, 6]]
     path.write_text("the 1 2\n3 2\n")

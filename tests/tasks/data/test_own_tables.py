@@ -73,18 +73,6 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
     wrong("data.path", path=None, kind=DataUnavailable)
 
 
-JSON = [([4.0, 5], ["4", "5"]), ([True, False], ["false", "true"]), ([0.5, "x"], ["0.5", "x"])]
-
-
-@pytest.mark.parametrize("labels, classes", JSON)
-def test_numbers_and_booleans_of_json_are_labels(tmp_path, opened, write, labels, classes):
-    rows = [json.dumps({"text": f"no {i}" if i else None, "label": labels[i % 2]}) for i in range(8)]
-    write(tmp_path, {f"{split}.jsonl": rows for split in SPLITS})
-    found = opened("table", path=str(tmp_path))
-    assert found.about["classes"] == classes and len(found.read(None)["dev"]) == 7
-    assert "1 rows of dev.jsonl left out: a blank text" in found.shortfalls
-
-
 MISSING = [("ab-", ["-"]), (["a", "b", "nan"], ["nan"]), (["-1", "0", "1"], ["-1"])]
 MISSING += [(["", "x", "y"], [""]), (["<NA>", "x", "?", "y"], ["<NA>", "?"]), (["-1", "1"], []), (["none", "a"], [])]
 
