@@ -201,7 +201,7 @@ class Held(DynamicLayer):  # type: ignore[misc]
             self.held.reorder(torch.arange(there.shape[0], device=there.device)[indices.to(there.device)])
             self._read()
 
-    reorder_cache = batch_select_indices  # in the order that beam search chose
+    reorder_cache = batch_select_indices  # type: ignore[assignment]  # in the order that beam search chose
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each sequence of the batch: ``B`` sequences become ``B * repeats``, copies side by side."""

@@ -148,7 +148,7 @@ class _Looped(Function):
             _of_row(factor, row, tuple(i[r] for i in given), f"row {r} of {len(wide)}") for r, row in enumerate(wide)
         ]
         mu, gap, *parts = zip(*found)
-        weights, M, held, *counts = (pad_sequence(part, batch_first=True) for part in parts)
+        weights, M, held, *counts = (pad_sequence([*part], batch_first=True) for part in parts)
         out = (torch.stack(mu).view(x.shape).to(x.dtype), weights.to(x.dtype), torch.stack(gap), M, held, *counts)
         return tuple(t.to(x.device) for t in out)
 
@@ -327,7 +327,7 @@ class _ListedInTransforms(_Listed):
     setup_context = staticmethod(_keep)
 
     @staticmethod
-    def vmap(info: Any, in_dims: Any, x: Tensor, transitions: Tensor | None, op: str) -> Any:
+    def vmap(info: Any, in_dims: Any, x: Any, transitions: Tensor | None, op: str) -> Any:
         n = info.batch_size
         given = zip((x, transitions), in_dims)
         x, own = (t if t is None else t.expand(n, *t.shape) if d is None else t.movedim(d, 0) for t, d in given)

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
 from sparse_attention.kernels.triton import _INTERPRETED, attention
+from sparse_attention.kernels.triton.attention_arguments import Saved
 
 pytestmark = pytest.mark.gpu
 KERNELS = ["attend_forward", "attend_queries_backward", "attend_keys_backward"]
@@ -66,7 +67,7 @@ def small_blocks(monkeypatch) -> None:
     monkeypatch.setattr(attention, "_block", lambda *_: (16, 16))
 
 
-def parts(saved: attention.Saved) -> tuple[Tensor, Tensor, Tensor]:
+def parts(saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
     heads, n, m, e = saved.sizes
     if saved.short:

@@ -14,8 +14,9 @@ import triton.language as tl
 from torch import Tensor
 
 from . import OPS, Starter, starter
-from . import attention as args
+from . import attention_arguments as args
 from . import attention_blocks as tile
+from .attention_arguments import Saved
 
 SIZES = ["n", "m", "repeat", "room", "sees", "per_head", "turns"]
 
@@ -73,7 +74,7 @@ def decode_values(
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, room: int, bias: Tensor | None, mask: Tensor | None, saved: args.Saved
+    q: Tensor, k: Tensor, v: Tensor, room: int, bias: Tensor | None, mask: Tensor | None, saved: Saved
 ) -> Tensor:
     """`attention.forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device.
 
@@ -86,7 +87,7 @@ def forward(
     blocks = -(-m // keys)
     x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
     scored, weighed = _of(size, keys, d, e, single, saved.spans is not None, args.bits(saved))
-    (lengths, spans, _, _, _, *learned), (sees, per_head, *_) = args.arguments_of(q, saved)
+    (lengths, spans, _, _, _, *learned), (sees, per_head, *_) = args.visible(q, saved)
     programs, numbers = groups * -(-x.shape[2] // keys), (n, m, d, heads // groups, room, sees, per_head, saved.scale)
     scored.go(programs, q, k, lengths, spans, *learned, x, *numbers)
     if bias is not None or mask is not None:
