@@ -2,11 +2,11 @@
 
 import json
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import Any
 
 import numpy as np
@@ -159,14 +159,19 @@ def _lost(outcomes: Sequence[Outcome]) -> dict[str, Any]:
 
 
 def _lacking(outcome: Outcome, tables: Iterable[Table]) -> tuple[int, float] | tuple[None, None]:
-    """The runs that a claim lacks for a chance of 80 %, and their hours by the records' seconds; None if over 100 a row."""
-    claim = outcome.claim
+    """The runs that a claim lacks for a chance of 80 %, over its rows and columns, and their hours by the records' mean
+    seconds a row; None if over 100 a row."""
     if not outcome.needs:
         return None, None
-    tested = (row for t in tables if t.name == claim.experiment for row in t.blocks[0].own)
-    rows = [row.results for row in tested if row.label in claim.rows + claim.against and row.results]
-    lacking = [(max(outcome.needs - len(cells), 0), sum(cell.seconds for cell in cells) / len(cells)) for cells in rows]
-    return sum(n for n, _ in lacking), sum(n * seconds for n, seconds in lacking) / 3600
+    has = {}
+    for part in outcome.parts:
+        for column in part.columns or [part.column]:
+            has |= {(part.row, column): part.n, (part.against, column): part.others or part.n}
+    seconds = defaultdict(list)
+    for row in (row for t in tables if t.name == outcome.claim.experiment for block in t.blocks for row in block.own):
+        seconds[row.label] += [cell.seconds for cell in row.results]
+    lacking = [(row, max(outcome.needs - n, 0)) for (row, _), n in has.items()]
+    return sum(n for _, n in lacking), sum(n * fmean(seconds[row] or [0]) for row, n in lacking) / 3600
 
 
 def _more(outcome: Outcome, tables: Iterable[Table]) -> str:

@@ -143,18 +143,22 @@ def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_n
 
 
 def test_an_open_claim_says_what_would_decide_it():
-    """Two rows with 3 and 4 runs of an hour and half an hour; the runs that are lacking take as long."""
+    """Runs of an hour and half an hour, in each of two columns; those that are lacking take as long."""
     rows = [
         SimpleNamespace(label=label, results=[SimpleNamespace(seconds=60.0 * m)] * n)
         for label, n, m in (("softmax", 3, 60), ("tuned", 4, 30), ("fusedmax", 1, 1))
     ]
     table = SimpleNamespace(name="evidence_translation", blocks=[SimpleNamespace(own=rows, rows=[])])
-    found = outcome((-0.9, -0.1, 0.1, 1.2))
-    assert found.outcome == OPEN and found.needs > 4
-    runs, hours = 2 * found.needs - 7, (found.needs - 3) + (found.needs - 4) / 2
-    told = claims.values(found, [table])
-    assert (told["more_runs"], told["more_hours"]) == (runs, hours)
-    page = claims.page([found], [table], [WHO])
-    assert f"{found.needs} runs a row ({runs} more, {hours:.1f} hours)" in page
+    runs = {"softmax": {8: -0.1, 9: 0.0, 10: 0.1}, "tuned": dict(enumerate((-0.9, -0.1, 0.1, 1.2)))}
+    two = Evidence({BLEU: {"a": runs, "b": runs}})
+    for pooled in (False, True):
+        found = outcome_of(replace(CLAIM, pooled=pooled), two)
+        assert found.outcome == OPEN and found.needs > 4 and len(found.parts) == 2 - pooled
+        lacking = found.needs - 3, found.needs - 4
+        runs, hours = 2 * sum(lacking), 2 * (lacking[0] + lacking[1] / 2)
+        told = claims.values(found, [table])
+        assert (told["more_runs"], told["more_hours"]) == (runs, hours)
+        page = claims.page([found], [table], [WHO])
+        assert f"{found.needs} runs a row ({runs} more, {hours:.1f} hours)" in page
     hopeless = claims.values(replace(found, parts=(replace(found.part, needs=0),)), [table])
     assert hopeless["more_runs"] is None and "more_runs" not in claims.values(outcome((0.1, -0.1, 0.05)), [table])
