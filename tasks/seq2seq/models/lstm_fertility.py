@@ -46,7 +46,7 @@ class Options(lstm.Options):
         "directions, symmetrised, and the tagger tells 0 to 10"
     )
     coverage: bool = flag(help="scores depend on the attention that a position has received")
-    coverage_loss: float = number(low=0, high=1e6, help="weight of the coverage loss in training; the authors': 1")
+    coverage_loss: float = number(low=0, high=1e6, help="weight of the coverage loss in training")
     tagger_dim: int = integer(low=1, help="with fertility=predicted: size of the tagger's word vectors and LSTMs")
     tagger_epochs: int = integer(low=1, help="with fertility=predicted: epochs of the tagger")
 
