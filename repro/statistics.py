@@ -8,8 +8,8 @@ Two rows are compared seed by seed where runs with the same seed are alike (`ali
 table tests this once for each score, on all its rows, so that no comparison chooses its own test.
 
 Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not have, and the
-bootstrap of BLEU, because sacrebleu's needs the texts and the records keep only per-sentence statistics. The resampled
-quantity is the printed score: the mean over seeds of the examples' mean, or of sacrebleu's corpus BLEU.
+error of BLEU over sentences, because sacrebleu's bootstrap needs the texts and draws at random, and the records keep only
+per-sentence statistics. It is the error of the printed score, linearised (delta method).
 """
 
 import itertools
@@ -233,23 +233,18 @@ def holm(p_values: Mapping[int, float]) -> dict[int, float]:
 # ---- the sampling of test examples
 
 
-def noise_of(a: np.ndarray, b: np.ndarray | None = None, paired: bool = False, draws: int = 1000) -> Noise:
+def noise_of(a: np.ndarray, b: np.ndarray | None = None, paired: bool = False) -> Noise:
     """The errors over test examples of a row's mean over seeds, or of its difference from another row's.
 
     Args:
-        a, b: the values of each example: [seeds, examples] for a mean, or [seeds, examples, 10] for `corpus_bleu`. The
-            examples are the same. Without `b`, the errors are those of `a` itself.
+        a, b: the values of each example: [seeds, examples] for a mean, or the statistics of `corpus_score`, [seeds,
+            examples, 10 or 2]. The examples are the same. Without `b`, the errors are those of `a` itself.
         paired: `a` and `b` have the same seeds, in order, and are compared seed by seed.
-        draws: number of bootstrap samples, for BLEU. Source: Koehn 2004.
     """
-    runs = [x for x in (a, b) if x is not None]
-    if a.ndim == 2:
-        scale = 1.0 / a.shape[1]
-    else:  # the same draws for all runs: [seeds, examples, 10] -> [seeds, draws]
-        scale, runs = 1.0, [corpus_score(_counts(draws, a.shape[1]) @ x) for x in runs]
+    runs = [x if x.ndim == 2 else _linear(x) for x in (a, b) if x is not None]
     if paired:
         runs = [runs[0] - runs[1]]
-    covariance = np.atleast_2d(np.cov(np.concatenate(runs))) * scale  # of single runs, [runs, runs]
+    covariance = np.atleast_2d(np.cov(np.concatenate(runs))) / a.shape[1]  # of single runs, [runs, runs]
     edges = np.cumsum([0, *map(len, runs)])
     blocks = [[covariance[i:j, k:m] for k, m in itertools.pairwise(edges)] for i, j in itertools.pairwise(edges)]
     own = [blocks[i][i] for i in range(len(runs))]
@@ -265,10 +260,21 @@ def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:
     return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
 
 
-@lru_cache(maxsize=8)
-def _counts(draws: int, n: int) -> np.ndarray:
-    """How often each of `n` examples is drawn in each bootstrap sample, [draws, n]; the seed is fixed."""
-    return np.random.RandomState(1).multinomial(n, [1 / n] * n, draws).astype(float)
+def _linear(statistics: np.ndarray) -> np.ndarray:
+    """Values whose mean over examples varies as `corpus_score` does to first order: [seeds, examples, k] -> [seeds, examples].
+
+    An order without hits has a constant smoothed precision, so its hits have no slope.
+    """
+    sums = statistics.sum(1)
+    score = corpus_score(sums)[:, None]
+    if sums.shape[-1] == 2:
+        slopes = np.hstack((np.ones_like(score), -score)) / sums[:, 1:].clip(1)
+    else:
+        hits, totals, (ours, reference) = sums[:, :4], sums[:, 4:8], np.split(sums[:, 8:], 2, -1)
+        short = (ours < reference) / ours.clip(1)  # the brevity penalty counts
+        each = (np.where(hits > 0, 1, 0) / hits.clip(1), -1 / totals.clip(1))
+        slopes = score * np.hstack((*(part / 4 for part in each), short * reference / ours.clip(1), -short))
+    return statistics.shape[1] * np.einsum("sek,sk->se", statistics, slopes)
 
 
 def corpus_score(sums: np.ndarray) -> np.ndarray:

@@ -19,6 +19,7 @@ outcome: a row that is still learning can only get better. If softmax hardly lea
 
 import itertools
 import math
+import statistics
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
@@ -32,7 +33,7 @@ from repro.protocol import Metric, metric_of
 from repro.statistics import FEWEST, SILENT, Mean, Noise, compared, difference_of, mean_of, t_quantile
 
 LEVEL = 0.05  # of the one-sided tests
-POWER, MOST = 0.8, 100  # the chance for which `Part.needs` gives a number of runs, and the largest number
+POWER, MOST = 0.8, 100  # the chance for which `Outcome.needs` gives a number of runs, and the largest number
 Scores = Mapping[str, Mapping[str, Mapping[int, float]]]  # column -> row -> seed -> score
 # (column, metric, row, against, their seeds, whether seed by seed) -> errors of the difference over test examples
 Noises = Callable[[str, str, str, str, Collection[int], Collection[int], bool], Noise]
@@ -95,7 +96,8 @@ def _tested(claim: Claim, evidence: Evidence) -> Outcome:
     made = [_decided(claim, *one, len(samples), *_doubts(claim, evidence, one[0], columns)) for one in samples]
     outcome, decides = _together(made)
     metric = metric_of(evidence.metrics, decides.metric or claim.metrics[0])
-    return Outcome(claim, outcome, decides, tuple(made), metric.decimals, metric.better)
+    needs = _needs(claim, [sample for _, sample in samples])
+    return Outcome(claim, outcome, decides, tuple(made), metric.decimals, metric.better, needs)
 
 
 def _named(patterns: Sequence[str], known: Sequence[str]) -> list[str]:
@@ -112,6 +114,7 @@ class _Sample:
     n: int
     others: int = 0  # 0 if seed by seed
     found: Mean | None = None
+    spreads: Sequence[tuple[float, int]] = ()  # variance and number of runs of the differences, or of either row
     common: float = 0.0  # the part of its error that more runs do not lower
     run: bool = True  # whether all rows have scores
     ranks: Sequence[Sequence[float]] = ()  # for a trend: the scores of the rows in each block
@@ -136,11 +139,13 @@ def _samples(
         share = {c: len(cs) for cs in (group, than) for c in cs if differences and not claim.ratio}
         over = [(evidence.noise(c, metric, row, other, mine, theirs, paired), n) for c, n in share.items()]
         noise = Noise(*(math.hypot(*(getattr(of, k) / n for of, n in over)) for k in ("whole", "common")))
-        gaps = {c: _gap(of.get(c, {}), row, other, same) for c in group if len(group) > 1}
+        gaps = {c: _gap(of.get(c, {}), row, other, same) for c in group if len(group) > 1 or claim.test == "most"}
         part = Part(row, "" if whole else group[0], other, metric, columns=gaps)
         found = difference_of(mine, theirs, paired, noise) if differences else None
         run, many = bool(ours and others), 0 if paired else len(theirs)
-        made.append((part, _Sample(differences, len(mine), many, found, noise.common, run)))
+        runs = [differences] if paired else [mine, theirs]
+        spreads = [(statistics.variance(of.values()), len(of)) for of in runs if len(of) > 1]
+        made.append((part, _Sample(differences, len(mine), many, found, spreads, noise.common, run)))
     return made
 
 
@@ -227,7 +232,6 @@ def _decided(claim: Claim, part: Part, sample: _Sample, many: int, unsure: str, 
     part = replace(part, slack=slack, shows=found.shows, chance=_chance(claim, found.error, found.df))
     if few < FEWEST or found.certain:
         return replace(part, why="the same difference with every seed" if found.certain else "two seeds decide nothing")
-    part = replace(part, needs=_needs(claim, found, sample.common, few, POWER ** (1 / many)))
     opposite, excluded = min(_p(signed, bounds) for bounds in claim.outside), 1.0
     if claim.test == "superiority":
         excluded = _p(signed, (-math.inf, claim.smallest))
@@ -268,19 +272,29 @@ def _p(mean: Mean, bounds: tuple[float, float]) -> float:
 
 
 def _chance(claim: Claim, error: float, df: float) -> float:
-    """The chance that the test shows the claim if `Claim.truth` is the true difference; the t-distribution is shifted."""
-    from scipy.special import stdtr
+    """The chance that the test shows the claim if `Claim.truth` is the true difference, by the noncentral t-distribution."""
+    from scipy.special import nctdtr
 
     room = min(claim.truth - claim.inside[0], claim.inside[1] - claim.truth) / max(error, 1e-300)
-    one = float(stdtr(df, room - t_quantile(df, 1 - 2 * LEVEL)))
+    one = 1 - float(nctdtr(df, min(room, 1e3), t_quantile(df, 1 - 2 * LEVEL)))
     return max(2 * one - 1, 0.0) if claim.test == "equivalence" else one
 
 
-def _needs(claim: Claim, mean: Mean, common: float, few: int, chance: float) -> int:
-    """The runs a row, from the `few` of today, with which the test shows the claim with this chance; 0 if over `MOST`."""
-    of_runs = max(mean.error**2 - common**2, 0.0) * few
-    at = ((n, math.sqrt(of_runs / n + common**2), mean.df * n / few) for n in range(few, MOST + 1))
-    return next((n for n, error, df in at if _chance(claim, error, df) >= chance), 0)
+def _needs(claim: Claim, samples: Sequence[_Sample]) -> int:
+    """The runs a row with which all comparisons show the claim with the chance `POWER` if they are independent; 0 if over
+    `MOST` or unknown. Rows that have more keep them."""
+    if not all(sample.spreads for sample in samples):
+        return 0
+    few = max(FEWEST, min(has for sample in samples for _, has in sample.spreads))
+    chances = ((n, math.prod(_chance(claim, *_planned(sample, n)) for sample in samples)) for n in range(few, MOST + 1))
+    return next((n for n, chance in chances if chance >= POWER), 0)
+
+
+def _planned(sample: _Sample, n: int) -> tuple[float, float]:
+    """The standard error and the degrees of freedom of a comparison with at least `n` runs a row."""
+    parts = [(variance / max(n, has), max(n, has) - 1) for variance, has in sample.spreads]
+    total, uncertain = sum(v for v, _ in parts) + sample.common**2, sum(v * v / df for v, df in parts)
+    return math.sqrt(total), min(total**2 / uncertain, 1e6) if uncertain else 1e6
 
 
 def _page(blocks: Sequence[Sequence[float]], sign: int) -> tuple[float, float]:

@@ -23,7 +23,6 @@ class Part:
         n, others: seeds of the row, and of `against` if they are not paired; of `most`, columns.
         shows: the smallest true difference from zero that these runs would show with a chance of 80 %.
         chance: the chance, 0 to 1, that they show the claim here if `Claim.truth` is the true difference.
-        needs: runs a row with which all comparisons of the claim would show it with a chance of 80 %; 0: over 100.
         p: of the test that gives the outcome, for all comparisons of the claim; 1 if there is none.
         differences: seed -> score minus that of `against` with the same seed, or minus their mean.
         columns: column -> mean difference, for a pooled claim.
@@ -43,7 +42,6 @@ class Part:
     why: str = ""
     shows: float = math.nan
     chance: float = math.nan
-    needs: int = 0
     differences: Mapping[int, float] = field(default_factory=dict)
     columns: Mapping[str, float] = field(default_factory=dict)
     slack: float = -math.inf
@@ -81,6 +79,8 @@ class Outcome:
     Attributes:
         part: the comparison that decides, the one with the least evidence for the claim.
         decimals, better: those of the metric that decides.
+        needs: the runs a row that would show it with a chance of 80 % if `Claim.truth` is true and its
+            comparisons are independent; 0: over 100 or unknown.
         seen: the outcome depends on a change made after its records were seen.
         confirmed: seeds that had not been seen then give the same outcome.
         forms: the outcome of each of the claim's `forms`.
@@ -92,6 +92,7 @@ class Outcome:
     parts: tuple[Part, ...] = ()
     decimals: int = 2
     better: int = 0
+    needs: int = 0
     seen: bool = False
     confirmed: bool = False
     forms: tuple["Outcome", ...] = ()
@@ -106,12 +107,6 @@ class Outcome:
     def chance(self) -> float:
         """The chance, 0 to 1, that all comparisons show the claim if `Claim.truth` is true and they are independent."""
         return math.prod(part.chance for part in self.parts)
-
-    @property
-    def needs(self) -> int:
-        """The runs a row that would decide the claim with a chance of 80 %, in the same sense; 0: over 100 or unknown."""
-        every = [part.needs for part in self.parts] or [0]
-        return max(every) if min(every) else 0
 
     @property
     def counts(self) -> bool:

@@ -93,7 +93,7 @@ def page(outcomes: Sequence[Outcome], tables: Sequence[Table] = (), listed: Sequ
     told: dict[str, Any] = {"METRICS": METRICS, "WORDS": WORDS, "EXCLUDED": EXCLUDED, "SUPPORTED": SUPPORTED}
     told |= {"RULES": RULES, "OPEN": OPEN, "word": _word, "quoted": _quoted, "picture": _picture, "shown": _shown}
     told |= {"asked": asked, "ranked": ranked, "papers": papers, "counted": counted, "better": better(tables)}
-    told |= {"small": _small(tables), "least": _least(outcomes), "lost": _lost(outcomes)}
+    told |= {"small": _small(tables), "least": _least(outcomes), "lost": _lost(counted)}
     told |= {"more": {one.claim.id: _more(one, tables) for one in outcomes}, "of": Counter(map(_word, counted))}
     failed = [(str(one.claim.id), {form.outcome for form in one.forms}) for one in counted if _word(one) == "fail"]
     told["turned"] = _and([id for id, words in failed if SUPPORTED in words])

@@ -101,6 +101,21 @@ def test_the_smallest_effect_that_shows_is_shown_in_four_of_five_simulated_exper
         assert 0.7 < np.mean([one.outcome == SUPPORTED for one in more]) <= max(0.9, power + 0.02), kind
 
 
+def test_the_runs_that_a_claim_needs_show_all_its_comparisons_in_four_of_five_simulated_experiments():
+    """Two rows with 3 and 4 runs against one with 12, which needs no more."""
+    rng = np.random.RandomState(0)
+    claim = replace(TESTED, rows=("tuned", "sparse"), against=("softmax",), test="noninferiority", margin=1.0)
+
+    def drawn(tuned, sparse, softmax=12):
+        sizes = {"tuned": tuned, "sparse": sparse, "softmax": softmax}
+        rows = {row: dict(enumerate(rng.normal(30, 0.6, n).tolist())) for row, n in sizes.items()}
+        return tried(claim, {"a": rows}, same=False)
+
+    needs = int(np.median([drawn(3, 4).needs for _ in range(100)]))
+    assert 3 < needs < 12
+    assert np.mean([drawn(needs, needs).outcome == SUPPORTED for _ in range(400)]) == pytest.approx(0.8, abs=0.12)
+
+
 def test_runs_are_compared_without_pairs_and_all_of_them_count():
     mine, theirs = [30.4, 31.1, 30.2], [30.0, 31.0, 29.5, 30.5, 30.1]
     scores = {"a": {"tuned": dict(enumerate(mine)), "softmax": dict(enumerate(theirs))}}
@@ -258,6 +273,7 @@ def test_in_most_cases_is_a_sign_test_over_columns():
         ends = stats.binomtest(better, 23).proportion_ci(0.95)
         assert (found.outcome, found.part.n) == (word, 23)
         assert (found.part.low, found.part.high) == pytest.approx((100 * ends.low, 100 * ends.high))
+    assert (tried(claim, settings(1, 0)).outcome, tried(claim, settings(1, 0)).part.n) == (OPEN, 1), "one column"
 
 
 def test_an_effect_in_some_columns_can_be_compared_with_that_in_others():

@@ -160,5 +160,5 @@ def test_an_open_claim_says_what_would_decide_it():
         assert (told["more_runs"], told["more_hours"]) == (runs, hours)
         page = claims.page([found], [table], [WHO])
         assert f"{found.needs} runs a row ({runs} more, {hours:.1f} hours)" in page
-    hopeless = claims.values(replace(found, parts=(replace(found.part, needs=0),)), [table])
+    hopeless = claims.values(replace(found, needs=0), [table])
     assert hopeless["more_runs"] is None and "more_runs" not in claims.values(outcome((0.1, -0.1, 0.05)), [table])
