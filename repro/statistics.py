@@ -260,12 +260,12 @@ def in_unit(values: Sequence[float] | np.ndarray, score: float) -> np.ndarray:
     return each * (100 if abs(100 * each.mean() - score) < abs(each.mean() - score) else 1)
 
 
-def _linear(statistics: np.ndarray) -> np.ndarray:
+def _linear(examples: np.ndarray) -> np.ndarray:
     """Values whose mean over examples varies as `corpus_score` does to first order: [seeds, examples, k] -> [seeds, examples].
 
     An order without hits has a constant smoothed precision, so its hits have no slope.
     """
-    sums = statistics.sum(1)
+    sums = examples.sum(1)
     score = corpus_score(sums)[:, None]
     if sums.shape[-1] == 2:
         slopes = np.hstack((np.ones_like(score), -score)) / sums[:, 1:].clip(1)
@@ -274,7 +274,7 @@ def _linear(statistics: np.ndarray) -> np.ndarray:
         short = (ours < reference) / ours.clip(1)  # the brevity penalty counts
         each = (np.where(hits > 0, 1, 0) / hits.clip(1), -1 / totals.clip(1))
         slopes = score * np.hstack((*(part / 4 for part in each), short * reference / ours.clip(1), -short))
-    return statistics.shape[1] * np.einsum("sek,sk->se", statistics, slopes)
+    return examples.shape[1] * np.einsum("sek,sk->se", examples, slopes)
 
 
 def corpus_score(sums: np.ndarray) -> np.ndarray:

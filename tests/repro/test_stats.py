@@ -49,6 +49,24 @@ def test_with_fewer_than_three_seeds_the_interval_is_a_bootstrap_s_over_test_exa
     assert st.mean_of([mean], noise).certain and st.mean_of([mean, mean + 1]).printed is None
 
 
+@pytest.mark.parametrize("kind", ["short output", "long output", "F1"])
+def test_the_error_of_a_score_of_sums_is_a_bootstrap_s(kind):
+    """The lengths of the outputs differ, so that the brevity penalty varies; four words in a row never hit."""
+    rng, n = np.random.default_rng(3), 300
+    length = rng.integers(5, 15, n)[:, None]
+    totals = length - [0, 1, 2, 3]
+    hits = rng.binomial(totals, np.array([0.6, 0.3, 0.1, 0.0]) * rng.uniform(0.5, 1.5, (n, 1)))
+    reference = length + rng.integers(0, 4, (n, 1)) * (1 if kind == "short output" else -1)
+    rows = (
+        hits[:, [0]] * [2, 0] + totals[:, [0]] * [0, 3]
+        if kind == "F1"
+        else np.hstack((hits, totals, length, reference))
+    )
+    drawn = rng.multinomial(n, [1 / n] * n, 5000) @ rows
+    scores = drawn[:, 0] / drawn[:, 1] if kind == "F1" else bleu(drawn)
+    assert st.noise_of(rows[None].astype(float)).whole == pytest.approx(scores.std(), rel=0.04)
+
+
 @pytest.mark.parametrize("paired", [False, True])
 def test_the_noise_of_single_runs_over_examples_is_counted_once(paired):
     """Simulated: the printed error is that of drawing runs and examples again; adding the whole noise is too wide."""
