@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import math
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -216,22 +215,10 @@ def _write_results(
     write_json(level.path("metrics.json"), {**told, **metrics, **facts, **more})
 
 
-class _LogFile(logging.FileHandler):
-    """A log that does not stop the cell if the disk is full: the next file of the cell reports it."""
-
-    def handleError(self, record: logging.LogRecord) -> None:
-        if not disk_full(sys.exc_info()[1]):
-            super().handleError(record)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            super().close()
-
-
 @contextlib.contextmanager
 def _log_to(path: Path) -> Iterator[None]:
     """Write the log of this process to a file, too."""
-    handler = _LogFile(path, encoding="utf-8")
+    handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     handler.setLevel(logging.INFO)
     root = logging.getLogger()
@@ -242,7 +229,8 @@ def _log_to(path: Path) -> Iterator[None]:
         yield
     finally:
         root.removeHandler(handler)
-        handler.close()
+        with contextlib.suppress(OSError):  # a full disk, which the next file of the cell reports
+            handler.close()
 
 
 # ---- config.yaml of a folder

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from repro.errors import near
 from repro.options import choice, flag, integer, listing, number, read, text
 from tasks.config import compose
 from tasks.config.request import parsed
@@ -179,12 +178,6 @@ def test_a_kind_of_option_takes_its_values_alone(kind, good, wrong):
             read(Options, {"key": value}, "node")
         told = str(caught.value)
         assert told.startswith(f"node.key={value!r} ") and told.endswith(" or null") == (None in good)
-
-
-def test_a_word_suggests_the_nearest_name_or_one_that_ends_with_it():
-    for word, known in (("lamb", "lam"), ("dim", "hidden_dim"), ("beam", "decode.beam")):
-        assert near(word, ["x", known]) == f" (did you mean {known!r}?)"
-    assert near("gamma", ["lam", "betamax"]) == near(3, ["lam"]) == ""
 
 
 def test_a_field_without_a_kind_takes_what_its_type_says():

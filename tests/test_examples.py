@@ -52,7 +52,6 @@ def test_every_example_is_short_and_on_the_page():
 
 @pytest.mark.slow
 def test_film_reviews(tmp_path):
-    pytest.importorskip("transformers")
     asked = ["--data", "toy_reviews", "--epochs", "8", "--train", "500", "--cache", str(tmp_path)]
     command = [sys.executable, str(ROOT / "examples" / "film_reviews.py"), *asked]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

@@ -18,7 +18,6 @@ from tasks.config import compose
 from tasks.data import NullProgress, manifests
 from tasks.data.sets import features, plain, questions
 
-pytest.importorskip("datasets", reason="the hub needs the package datasets (the extra `repro`)")
 GENERATED = {"libreoffice_help": "toy", "debian_descriptions": "toy", "debian_pairs": "toy_entailment"}  # apt's
 GENERATED |= {"iwslt2017": "toy", "snli": "toy_entailment"}  # of archives
 SMALL = "runtime.device=cpu runtime.workers=1 train.max_epochs=1 train.batch_size=16 train.batch_size_valid=16".split()

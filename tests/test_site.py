@@ -7,11 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import griffe
 import pytest
 
-griffe = pytest.importorskip("griffe")
-for package in ("mkdocs", "math_core", "mkdocstrings"):
-    pytest.importorskip(package, reason=f"{package}, of the extra dev, builds the site")
 ROOT = Path(__file__).parents[1]
 
 

@@ -110,13 +110,6 @@ def _begin(pending, store, launcher, runtime, loggers, say) -> Iterator[Event]:
         yield from pool.run(pending, store, found, runtime["threads"], loggers)
 
 
-def count() -> int:
-    """The number of GPUs that torch sees; no GPU is initialised."""
-    import torch
-
-    return torch.cuda.device_count()
-
-
 def room(gpus: Sequence[str]) -> tuple[int, str]:
     """How many cells can share each of the `gpus`, by the least free memory (nvidia-smi) and the cores; and a sentence that says so."""
     asked = ["nvidia-smi", f"--id={','.join(gpus)}", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
@@ -132,9 +125,7 @@ def room(gpus: Sequence[str]) -> tuple[int, str]:
     return count, f"{told}; runtime.workers_per_device=N sets it"
 
 
-def places(
-    runtime: Mapping[str, Any], processes: int = 1, count: Callable[[], int] = count
-) -> tuple[list[str | None], str | None]:
+def places(runtime: Mapping[str, Any], processes: int = 1) -> tuple[list[str | None], str | None]:
     """The workers' CUDA_VISIBLE_DEVICES (None means unchanged), and a message if there are fewer than requested.
 
     Args:
@@ -150,8 +141,10 @@ def places(
         return [""] * workers, None
     visible: list[str] = []
     if asked != "all" or runtime["device"] != "cpu":
+        import torch
+
         named = os.environ.get("CUDA_VISIBLE_DEVICES")
-        visible = [str(n) for n in range(count())] if named is None else [n for n in named.split(",") if n]
+        visible = [*map(str, range(torch.cuda.device_count()))] if named is None else [*filter(None, named.split(","))]
     if asked != "all" and (absent := [n for n in asked if n >= len(visible)]):
         raise StoreError(
             f"runtime.devices={asked} is invalid: this machine shows {len(visible)} GPU(s), so there is no {absent[0]}; "

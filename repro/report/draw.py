@@ -18,6 +18,7 @@ import numpy as np
 from markupsafe import Markup
 
 from repro.files import write_atomic
+from repro.launch.display import cut
 
 # Those of Okabe & Ito, which colour-blind readers can tell apart, darkened where they are faint on white.
 COLOURS = ("#1f2328", "#0072b2", "#d55e00", "#009e73", "#c05a94", "#b98500", "#3d9bd0", "#7b3f98")
@@ -140,8 +141,8 @@ def shade(weights: Any) -> np.ndarray:
     return colours
 
 
-def heat(axis: Any, weights: Any, down: Sequence[str], across: Sequence[str], most: int = 15) -> None:
-    """Draw weights [T, S] with the T words `down` and the S words `across`, which are cut to `most` letters.
+def heat(axis: Any, weights: Any, down: Sequence[str], across: Sequence[str]) -> None:
+    """Draw weights [T, S] with the T words `down` and the S words `across`, which are cut (`word`).
 
     An exact zero is grey. Neighbours of equal weight in a row have no border between them, which shows the segments of a
     mapping that fuses them. Equal weights that are not all neighbours share a letter, which shows groups.
@@ -159,7 +160,7 @@ def heat(axis: Any, weights: Any, down: Sequence[str], across: Sequence[str], mo
             colour = PAPER if row[members[0]] > 0.5 else INK
             for s in members:
                 axis.text(s + 0.5, t + 0.5, letter, color=colour, fontsize=6.5, ha="center", va="center")
-    words = [[word(w, most) for w in (*of, *[""] * n)][:n] for of, n in ((across, tokens), (down, steps))]
+    words = [[word(w) for w in (*of, *[""] * n)][:n] for of, n in ((across, tokens), (down, steps))]
     axis.grid(False)
     axis.set_xticks(np.arange(tokens) + 0.5, words[0], rotation=60, ha="left", rotation_mode="anchor", fontsize=7)
     axis.set_yticks(np.arange(steps) + 0.5, words[1], fontsize=7)
@@ -223,7 +224,7 @@ def heat_maps(lines: Sequence[Sequence[Heat]], files: Sequence[Path], caption: s
 
 def word(text: str, most: int = 15) -> str:
     """A word for a label: cut, and without control characters."""
-    return CONTROL.sub("\ufffd", text if len(text) <= most else text[: most - 1] + "…")
+    return CONTROL.sub("\ufffd", cut(text, most))
 
 
 # ---- dots with intervals, curves

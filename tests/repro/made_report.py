@@ -1,13 +1,15 @@
 """An experiment's store written without training anything, and a report's page taken apart."""
 
 import functools
+import re
+from collections import Counter
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fake_family import keep
+from lxml import html
 from safetensors.numpy import save
 
 from repro.cell import Cell
@@ -19,44 +21,24 @@ from repro.report import page as report
 from repro.store import Store
 from repro.tables import build as tables
 
-ROWS = ("softmax", "sparsemax", "fusedmax")
 VOID = {"meta", "img", "br", "hr", "link", "input"}
+ROWS = ("softmax", "sparsemax", "fusedmax")
 
 
-class Page(HTMLParser):
+class Page:
     """Elements, text and attributes of a page; checks that every element is closed in order."""
 
     def __init__(self, text: str) -> None:
-        super().__init__(convert_charrefs=True)
-        self.open: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.rows: list[list[str]] = []
-        self.text = ""
-        self.feed(text)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-        if tag not in VOID:
-            self.open.append(tag)
-        if tag == "tr":
-            self.rows.append([])
-        if tag in ("td", "th"):
-            self.rows[-1].append("")
-
-    def handle_startendtag(self, tag, attributes):
-        self.elements.append((tag, dict(attributes)))
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if self.open and self.open[-1] in ("style", "script", "i"):  # i: the swatches
-            return
-        self.text += data
-        if "td" in self.open or "th" in self.open:
-            self.rows[-1][-1] += data
+        parser = html.HTMLParser()
+        root = html.document_fromstring(text, parser=parser)
+        wrong = [one.message for one in parser.error_log if one.type_name != "HTML_UNKNOWN_TAG"]  # as those of HTML 5
+        opened, closed = (Counter(re.findall(tag, text)) for tag in (r"<([a-z]\w*)", r"</([a-z]\w*)"))
+        assert wrong == [] and {tag for tag in opened if opened[tag] != closed[tag]} <= VOID
+        self.elements = [(one.tag, dict(one.attrib)) for one in root.iter("*")]
+        for one in [*root.iter("style", "script", "i")]:  # i: the swatches
+            one.text = None
+        self.text = root.text_content()
+        self.rows = [[cell.text_content() for cell in row.xpath("td|th")] for row in root.iter("tr")]
 
     def row(self, first: str) -> list[str]:
         return next(r for r in self.rows if r and r[0].split() and " ".join(r[0].split()) == first)

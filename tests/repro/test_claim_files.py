@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from repro.claims.claim import Claim, Paper, clashes, read
+from repro.claims.claim import Claim, Paper, read
 from repro.errors import ConfigError
 from tasks.config import compose
 from tasks.config import pages as config_pages
@@ -85,12 +85,6 @@ def test_a_claim_names_rows_that_exist_and_has_an_id_of_its_own(change, said):
         papers([SIXTH | yaml.safe_load(change)])
 
 
-def test_two_claims_of_a_paper_have_two_ids():
-    claims = [Claim("as good", "p", id=4), Claim("better", "p", id=4), Claim("best", "p", id=9)]
-    (said,) = clashes([Paper("a", "A", claims=tuple(claims))])
-    assert "'as good' of" in said and "'better' of" in said and said.endswith("the next free id is 10")
-
-
 def test_papers_have_the_order_that_they_name():
     named = [Paper(*of) for of in (("b", "B", None, False), ("d", "D"), ("c", "C"), ("e", "E", 2), ("f", "F", 1))]
     assert "".join(p.paper for p in sorted(named, key=lambda p: p.place)) == "fecdb"
@@ -110,8 +104,3 @@ def test_the_shipped_claims_name_rows_columns_and_metrics_that_exist(claim):
     more = {"test/attention_marked_precision", "test/attention_contiguity"}  # in the records, not in the table
     assert {*claim.metrics, claim.worth_metric} - {""} - more <= shown
     assert claim.unit
-
-
-def test_at_most_twelve_of_the_shipped_claims_are_questions():
-    assert 8 <= sum(bool(claim.question) for claim in SHIPPED) <= 12
-    assert all(claim.point and claim.says for claim in SHIPPED if claim.question)

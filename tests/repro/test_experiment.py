@@ -10,25 +10,6 @@ from repro.plan import experiment as experiments
 from repro.plan import published
 
 
-def test_a_page_becomes_what_it_says(experiment):
-    one = experiment(lambda page: page["columns"]["a"].update(evaluate=["duc2004"]))
-    assert (one.name, one.profile, one.title, one.seeds, one.comparable) == ("fake", "demo", "A table", (1, 2), False)
-    assert [r.changes for r in one.rows] == [("mapping=softmax",), ("mapping=sparsegen_lin",)]
-    assert one.columns[0].key == "a" and one.columns[0].select.mode == "max" and one.columns[0].split == "test"
-    assert one.columns[0].evaluate == ("duc2004",)
-
-
-def test_a_profile_chooses(experiment):
-    def change(page):
-        page["profiles"]["paper"] |= {"rows": ["tuned"], "deviations": ["second"], "footers": ["f"]}
-        page["profiles"]["paper"]["not_comparable"] = "swapped"
-        page["deviations"] = ["first"]
-
-    one = experiment(change, profile="paper")
-    assert [c.key for c in one.columns] == ["a"] and [r.label for r in one.rows] == ["tuned"] and one.comparable
-    assert one.deviations == ("first", "second") and one.footers == ("f",) and one.not_comparable == "swapped"
-
-
 def put(*path_and_value):
     *path, last, value = path_and_value
 
@@ -71,16 +52,6 @@ def test_what_is_wrong_is_named(experiment, change, said):
         experiment(change)
     for text in ("experiment fake", *said):
         assert text in str(caught.value)
-
-
-UNKNOWN = {"test/scroe": "did you mean 'score'", "tset/score": "did you mean 'test'"}
-UNKNOWN |= {"duc2004/score": "not a test set here", "blue": "not measured"}
-
-
-@pytest.mark.parametrize("metric, said", UNKNOWN.items())
-def test_metrics_that_nobody_measures(metric, said):
-    (problem,) = experiments.unmeasured([metric], (), fake_family.METRICS)
-    assert problem.startswith(metric) and said in problem
 
 
 def test_metrics_of_a_further_test_set_and_without_a_set():

@@ -12,11 +12,12 @@ from types import SimpleNamespace
 
 import fake_family
 import pytest
+import torch
 from fake_family import ran
 
 from repro import launch
 from repro.errors import StoreError
-from repro.launch import launcher, pool
+from repro.launch import launcher, pool, slurm
 
 RUNTIME = {"device": "cpu", "threads": 1, "workers": 2, "devices": "all", "workers_per_device": 1}
 
@@ -131,7 +132,8 @@ if __name__ == "__main__":
 )
 def test_each_worker_has_its_own_gpus(monkeypatch, asked, processes, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    found, said = launcher.places(RUNTIME | {"device": "cuda"} | asked, processes, count=lambda: 4)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    found, said = launcher.places(RUNTIME | {"device": "cuda"} | asked, processes)
     assert found == expected
     assert (said is not None) == (len(expected) < asked["workers"])
     if said:
@@ -162,10 +164,11 @@ def test_memory_and_cores_decide_how_many_cells_share_a_gpu(monkeypatch, told, c
 def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     few = {"workers": 3, "device": "auto"}  # as a caller writes it that knows neither devices nor workers_per_device
-    assert launcher.places(few, count=lambda: 0) == ([None] * 3, None)
-    assert launcher.places(few, count=lambda: 2)[0] == ["0", "1"]
+    for count, expected in ((0, [None] * 3), (2, ["0", "1"])):
+        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
+        assert launcher.places(few)[0] == expected
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert launcher.places(few, count=lambda: 2) == ([None] * 3, None)
+    assert launcher.places(few) == ([None] * 3, None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
     with pytest.raises(StoreError, match=r"\[1, 3, 7\].*shows 3 GPU\(s\), so there is no 3; allowed: .* up to 2"):
         launcher.places(few | {"devices": [1, 3, 7]})
@@ -178,8 +181,9 @@ def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-0af")
     assert launcher.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
-        launcher.places(RUNTIME | {"devices": [0]}, count=lambda: 0)
+        launcher.places(RUNTIME | {"devices": [0]})
 
 
 def test_workers_see_their_gpu_alone(cell, store, monkeypatch):
@@ -199,7 +203,6 @@ def test_one_cell_runs_in_a_process_of_its_own_if_its_gpus_are_chosen(cell, stor
 
 
 def test_slurm_without_a_controller_names_the_other_launcher(tmp_path, monkeypatch):
-    slurm = pytest.importorskip("repro.launch.slurm", reason="the extra [cluster] is not installed")
     command = tmp_path / "sinfo"
     command.write_text("#!/bin/sh\necho no controller >&2\nexit 1\n")
     command.chmod(0o755)
@@ -210,7 +213,6 @@ def test_slurm_without_a_controller_names_the_other_launcher(tmp_path, monkeypat
 
 
 def test_a_job_runs_the_cell_that_was_submitted(cell, store, tmp_path, monkeypatch):
-    slurm = pytest.importorskip("repro.launch.slurm", reason="submitit is not installed")
     plugin, trace = tmp_path / "own.py", tmp_path / "trace"
     plugin.write_text(f"open({str(trace)!r}, 'a').write('ran ')")
     asked = [cell(["further"], seed=seed, plugins=[str(plugin)], runtime__device="auto") for seed in (1, 2, 3)]

@@ -1,5 +1,6 @@
 """One writer a folder: of many claimants one wins, the dead lose what they held, the living keep it."""
 
+import errno
 import fcntl
 import json
 import multiprocessing as mp
@@ -11,12 +12,14 @@ import time
 
 import pytest
 
+from repro.errors import StoreError
 from repro.store import Entry
 from repro.store.locks import Busy
 
 FORK = mp.get_context("fork")
 HOLDER = """
 import pathlib, sys, time
+from repro.errors import StoreError
 from repro.store import Entry
 with Entry(pathlib.Path(sys.argv[1])).locked():
     print("held", flush=True)
@@ -114,10 +117,19 @@ def test_folder_that_was_moved_aside_meanwhile_is_not_worked_on(entry, monkeypat
         pass
 
 
-def test_file_system_without_locks_is_named(entry, monkeypatch):
-    def refuse(file, how):
-        raise OSError(37, "No locks available")
+@pytest.mark.parametrize(
+    ("module", "call", "number", "said"),
+    [
+        (fcntl, "lockf", 37, "claim cannot be written .*told"),
+        (os, "open", errno.EACCES, "set paths.outputs to a folder"),
+    ],
+)
+def test_file_system_without_locks_and_folder_that_is_read_only_are_named(
+    entry, monkeypatch, module, call, number, said
+):
+    def refuse(*_):
+        raise OSError(number, "told")
 
-    monkeypatch.setattr(fcntl, "lockf", refuse)
-    with pytest.raises(RuntimeError, match=r"claim cannot be written .*No locks available"), entry.locked():
+    monkeypatch.setattr(module, call, refuse)
+    with pytest.raises(StoreError, match=said), entry.locked():
         pass

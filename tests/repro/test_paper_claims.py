@@ -9,9 +9,9 @@ from made_table import SOFTMAX, TUNED, examples
 from scipy import stats
 
 from repro import statistics
-from repro.claims.claim import UNIFORM, Change, Claim, Form
+from repro.claims.claim import UNIFORM, Change, Claim
 from repro.claims.decide import Evidence, outcome_of
-from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED
+from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED, UNTESTED
 from repro.errors import ConfigError
 from repro.protocol import Metric
 from repro.tables import build as tables
@@ -174,18 +174,6 @@ def test_a_claim_is_not_tested_if_a_row_or_column_that_it_names_was_not_run():
     assert tried(replace(BASE, rows=("other", "nobody")), far).outcome == CONTRADICTED, "one row is enough for that"
 
 
-def test_other_forms_of_a_claim_are_tested_on_their_rows_and_decide_nothing():
-    near = dict(enumerate((0.1, 0.0, -0.1, 0.05)))
-    far = {s: v - 3 for s, v in near.items()}
-    scores = {"a": {"softmax": dict.fromkeys(near, 0.0), "tuned": near, "other": far, "third": far}}
-    forms = (Form("other", ("other",)), Form("both", ("other",), ("third",)), Form("none", ("nobody",)))
-    found = tried(replace(BASE, forms=forms), scores)
-    assert (found.outcome, [p.row for p in found.parts]) == (SUPPORTED, ["tuned"])
-    assert [one.outcome for one in found.forms] == [CONTRADICTED, OPEN, UNTESTED]
-    compared = [(p.row, p.against) for one in found.forms for p in one.parts]
-    assert compared[:2] == [("other", "softmax"), ("other", "third")]
-
-
 def test_rows_are_compared_as_ratios():
     scores = {"a": {"softmax": {1: 10.0, 2: 20.0, 3: 40.0}, "tuned": {1: 11.0, 2: 21.6, 3: 43.6}}}
     ratio = replace(BASE, ratio=True, test="noninferiority", direction="lower", margin=25.0)
@@ -318,15 +306,6 @@ def test_an_outcome_that_a_change_made_counts_only_if_new_seeds_confirm_it():
     assert unknown.seen and not unknown.counts, "which seeds had been seen is not known"
     open_now = of_runs(replace(claim, history=(replace(old, outcome=SUPPORTED),)), (0.2, -0.3, 0.25))
     assert (open_now.outcome, open_now.seen, open_now.confirmed) == (OPEN, True, False), "no run confirms what is open"
-
-
-def test_a_claim_without_a_test_says_why():
-    found = outcome_of(Claim("it is best", "section 1", untestable="too small"), Evidence({}))
-    assert (found.outcome, found.part.why, found.counts) == (UNTESTABLE, "too small", False)
-    found = outcome_of(Claim("it is exact", "section 1", counterexample="1 + 1"), Evidence({}))
-    assert (found.outcome, found.counts) == (CONTRADICTED, True)
-    found = of_runs(replace(BASE, test="superiority", margin=0.5), (0.1, 0.11, 0.09))
-    assert found.part.why == "better, but by less than the margin"
 
 
 def test_a_setting_in_which_attention_is_worth_little_decides_nothing():

@@ -5,37 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from made_table import RECORDS, block, examples
 
 from repro.claims.claim import UNIFORM
 from repro.convergence import CONVERGED, LEARNING, Convergence
 from repro.identity import Results
 from repro.protocol import Metric
 from repro.statistics import Mean
-from repro.tables import build as tables
-from repro.tables import findings, footers, render, screen
+from repro.tables import findings, footers, screen
 from repro.tables.blocks import Block, Row, Table, Value
-
-
-def test_a_fit_without_epochs_says_nothing_of_convergence(made, monkeypatch):
-    import fake_family
-
-    monkeypatch.delitem(fake_family.METRICS, "best_epoch")
-    solved = block(*made())
-    assert "converged" not in solved.headers and solved.rows[1].convergence.converged
-
-
-@pytest.mark.parametrize("learning", [0, 1])
-def test_a_row_that_still_learns_says_so_and_is_compared_with_nothing(made, learning):
-    table = tables.build(*made(best={learning: 3.0}, examples=examples), RECORDS)
-    rows = table.blocks[0].rows[:2]
-    assert [r.convergence.converged for r in rows] == [r != learning for r in (0, 1)]
-    assert rows[learning].values[-1].text() == "not known: best epoch 3 of 3, no curve"
-    assert any("Other rows are not tested, and get no verdict." in f for f in table.footers)
-    assert [r.mark for r in rows] == ["~" if r is rows[learning] else "" for r in rows]
-    said = render.to_screen(table)
-    assert "~ training may not have converged" in said and "ranks nothing" in said
-
 
 METRICS = {"bleu": Metric("bleu", "BLEU points", 1, 1, None, "", None)}
 SOFTMAX, CLEAR = (30.0, 31.0, 32.0), (40.0, 41.1, 42.0)

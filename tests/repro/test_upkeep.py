@@ -1,7 +1,6 @@
 """The store looked after: damage is named, the code is recorded; after a storm every number is the same."""
 
 import os
-import shutil
 import subprocess
 import zipfile
 from importlib import metadata
@@ -10,7 +9,7 @@ import pytest
 import storm
 
 from repro import cell as cells
-from repro.store import Store, provenance
+from repro.store import provenance
 from tasks.commands.store import verify
 
 
@@ -45,18 +44,6 @@ def test_every_flipped_file_is_named(made, store):
     assert len(said) == 3 and any("encoding/dict.txt is not what was written" in s for s in said)
     assert any("predictions.jsonl.gz is not" in s for s in said) and any(s.startswith("last.pt: ") for s in said)
     assert verify(paths_outputs=str(store.root)) == 1
-
-
-def test_a_copied_folder_is_finished_where_it_is_copied_to(made, store, tmp_path):
-    """With its evaluations; a file that was damaged on the way is named, and the cell is made again."""
-    there = Store(tmp_path / "there")
-    for one in made:
-        shutil.copytree(one.entry(store).folder, one.entry(there).folder)
-    assert [cells.run(c, there).state for c in made] == ["skipped", "skipped"] and wrong(there) == []
-    assert all(c.results(there).metrics == c.results(store).metrics for c in made)
-    flip(made[0].entry(there).path("weights.safetensors"))
-    assert wrong(there) == [f"{made[0].training_id}: weights.safetensors is not what was written"]
-    assert cells.run(made[0], there).state == "done" and made[0].done(there)
 
 
 def test_the_command_says_how_it_ended(made, store, command, capsys, tmp_path):

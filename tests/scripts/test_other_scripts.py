@@ -75,12 +75,6 @@ def test_output_to_a_full_disk_is_told():
     assert "Traceback" not in done.stderr
 
 
-def test_help_ends_with_what_to_run_next(command, capsys):
-    for name in ("data", "figures"):
-        assert command(name, "--help") == 0
-        assert "Next: " in capsys.readouterr().out[-200:], name
-
-
 def test_help_tells_the_parameters_of_the_mapping_that_is_named(script, command, capsys):
     said = script("train.py", "mapping=fusedmax", "--help").stdout
     assert re.search(r"mapping\.lam +lam >= 0; default 0\.1; ", said) and "Configuration groups" in said

@@ -29,30 +29,6 @@ def test_one_cell_and_again(train, outputs):
     assert shown[0] == shown[1] and len(shown[0]) >= 1
 
 
-PLUGIN = """
-import torch
-import sparse_attention as sa
-
-
-@sa.register("flatmax", summary="softmax of beta times the scores")
-def flatmax(scores, mask, beta=0.5):
-    return torch.softmax((beta * scores).masked_fill(~mask, float("-inf")), -1)
-"""
-
-
-def test_a_mapping_of_ones_own(train, outputs, tmp_path):
-    plugin = tmp_path / "mine.py"
-    plugin.write_text(PLUGIN)
-    arguments = ["mapping=custom", "mapping.name=flatmax", f"plugins=[{plugin}]"]
-    done = train(*arguments, "+mapping.beta=3.0")
-    assert done.returncode == 0, done.stderr
-    assert "flatmax(beta=3.0)" in done.stdout
-    (found,) = (folder for folder in cells(outputs) if folder.parent.name == "flatmax")
-    assert "  beta: 3.0\n" in (found / "config.yaml").read_text()
-    wrong = train(*arguments, "+mapping.betta=3.0")
-    assert wrong.returncode != 0 and "betta" in wrong.stderr and "Traceback" not in wrong.stderr
-
-
 def test_control_c_ends_with_a_sentence(tiny, root, outputs, isolated):
     """And with the status of an interrupt; what was done is not lost."""
     asked = [*tiny, "train.max_epochs=5000", f"paths.outputs={outputs}"]

@@ -17,7 +17,6 @@ from repro.files import read_json
 from repro.store import Entry, Store
 
 pytestmark = pytest.mark.slurm
-pytest.importorskip("submitit", reason="the extra [cluster] is not installed: pip install -e '.[cluster]'")
 
 
 @pytest.fixture(scope="module")
