@@ -47,6 +47,15 @@ def progress(cell: Cell, status: Mapping[str, Any]) -> Event:
     return Event(cell, "stage", str(status.get("stage", "starting")), float(status.get("fraction", 0.0)), stats)
 
 
+def forks() -> bool:
+    """Whether pools of forked processes work here; they need `fork` and, for semaphores, /dev/shm."""
+    try:
+        mp.Lock()
+    except OSError:
+        return False
+    return "fork" in mp.get_all_start_methods()
+
+
 def run(
     pending: Sequence[Cell], store: Store, places: Sequence[str | None], threads: int, loggers: Loggers = None
 ) -> Iterator[Event]:

@@ -1,17 +1,21 @@
 """Turn experiments (rows x columns x grids x seeds) into the cells they need.
 
-Every configuration is resolved and checked before any data are read (`outline`). Then every data set is prepared once
-(`prepared`).
+Every configuration is resolved and checked before any data are read (`outline`). Then every data set is prepared once,
+several in parallel (`prepared`).
 """
 
 import itertools
+import multiprocessing as mp
+import signal
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from repro.errors import ConfigError
 from repro.identity import Cell, Point, digest, pair, prepare, value_at
+from repro.launch import pool
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
 from repro.protocol import Metric
@@ -98,15 +102,27 @@ def outline(experiments: Sequence[Experiment], tools: Tools, overrides: Sequence
 def prepared(outlined: Sequence[Plan], tools: Tools, sweep: str = "") -> list[Plan]:
     """The plans with the data of all their cells, each data set prepared once.
 
-    Raises a loader's error, except that data are unavailable, and ConfigError if all are.
+    With several workers, several data sets are prepared at a time, in processes of their own; the versions of a data set
+    are prepared one after the other, because they share what is fetched. Raises a loader's error, except that data are
+    unavailable, and ConfigError if all are.
     """
-    results: dict[str, Cell | Exception] = {}
+    jobs: dict[str, dict[str, Cell]] = {}  # name of a data set -> `_key` of a version -> a cell that needs it
     for cell in (slot for one in outlined for slot in one.slots):
-        if (key := _key(cell)) not in results:
+        jobs.setdefault(cell.config["data"]["name"], {}).setdefault(_key(cell), cell)
+    prepare_all = partial(_prepare, progress=tools.progress, unavailable=tools.unavailable)
+    workers = min(len(jobs), cell.config["runtime"]["workers"])
+    if workers > 1 and pool.forks():
+        quiet = (signal.SIGINT, signal.SIG_DFL)  # Ctrl-C also reaches the workers, which then end silently
+        with ProcessPoolExecutor(workers, mp.get_context("fork"), signal.signal, quiet) as executor:
             try:
-                results[key] = prepare(cell, tools.progress())
-            except tools.unavailable as error:
-                results[key] = error
+                made = list(executor.map(prepare_all, jobs.values()))
+            except BaseException:  # the others, at work for minutes perhaps, end too
+                for process in mp.active_children():
+                    process.terminate()
+                raise
+    else:
+        made = list(map(prepare_all, jobs.values()))
+    results = {key: result for one in made for key, result in one.items()}
 
     def with_data(experiment: Experiment, cell: Cell) -> Cell | Exception:
         if isinstance(version := results[_key(cell)], Exception):
@@ -183,6 +199,19 @@ def origin(experiment: Experiment, cell: Cell, sweep: str = "") -> dict[str, str
 def _key(cell: Cell) -> str:
     """Equal for cells that share their data and their further test sets."""
     return digest(cell.data_key, cell.further)
+
+
+def _prepare(
+    versions: Mapping[str, Cell], progress: Callable[[], Any], unavailable: tuple[type[Exception], ...]
+) -> dict[str, Cell | Exception]:
+    """The cells with their data; in place of one whose data are unavailable, the exception that says why."""
+    made: dict[str, Cell | Exception] = {}
+    for key, cell in versions.items():
+        try:
+            made[key] = prepare(cell, progress())
+        except unavailable as error:
+            made[key] = error
+    return made
 
 
 def text(value: Any) -> str:

@@ -62,7 +62,7 @@ def prepare(config, progress) -> Prepared:
         raise DataMissing("it is behind a licence")
     if data.get("trace"):
         with open(data["trace"], "a") as file:
-            file.write(f"prepared {data['content']}\n")
+            file.write(f"{os.getpid()} prepared {data['content']}\n")
     facts = {"name": "fake", "provenance": "invented", "sizes": {"train": 5}}
     facts |= {"sha256": "0123456789abcdef", "notes": ["a note"]}
     test = None if data.get("testless") else _test("test", data)

@@ -1,17 +1,25 @@
 """From rows, columns, grids and seeds to cells: all configurations checked first, each data set prepared once."""
 
+import os
+import time
 from dataclasses import replace
 from functools import partial
 
 import fake_family
 import pytest
 
+from repro import plan as plans
 from repro.errors import ConfigError
 
 
-def made(one, tools, overrides=()):
-    (plan,) = fake_family.planned([one], tools, overrides)
+def made(one, tools, overrides=(), **options):
+    (plan,) = fake_family.planned([one], tools, overrides, **options)
     return plan
+
+
+def test_points_of_a_grid():
+    assert plans.points(None) == plans.points({}) == [()]
+    assert plans.points({"a": [1, 2], "b": ["x"]}) == [(("a", 1), ("b", "x")), (("a", 2), ("b", "x"))]
 
 
 def test_every_place_of_the_table_has_its_slots(experiment, tools):
@@ -98,16 +106,22 @@ def test_a_grid_needs_a_select(experiment, tools):
         made(experiment(lambda page: page["columns"]["a"].pop("select")), tools)
 
 
-def test_each_data_set_is_prepared_once(experiment, tools, tmp_path):
+@pytest.mark.parametrize("workers", [1, 3])
+def test_each_data_set_is_prepared_once(experiment, tools, tmp_path, workers):
+    """One version of a data set after the other, because they share what is fetched; another one beside them."""
+
     def change(page, data):
         page["columns"]["b"]["overrides"] = data
 
     trace = tmp_path / "trace"
     data = (["data.content=b"], ["data.content=c", "data.name=other"])
     two = [experiment(partial(change, data=one)) for one in data]
-    both = fake_family.planned(two, tools, [f"data.trace={trace}"])
-    assert trace.read_text().splitlines() == [f"prepared {content}" for content in "abc"]
-    assert [len(p.slots) for p in both] == [16, 16]
+    both = fake_family.planned(two, tools, [f"data.trace={trace}"], workers=workers)
+    lines = [line.split() for line in trace.read_text().splitlines()]
+    assert sorted(content for *_, content in lines) == ["a", "b", "c"] and [len(p.slots) for p in both] == [16, 16]
+    by = {content: pid for pid, *_, content in lines}
+    assert by["a"] == by["b"]
+    assert (by["a"] == by["c"] == str(os.getpid())) == (workers == 1), "several at a time run in processes of their own"
 
 
 def test_an_error_of_a_loader_is_raised(experiment, tools):
@@ -116,7 +130,23 @@ def test_an_error_of_a_loader_is_raised(experiment, tools):
         made(one, replace(tools, unavailable=()))
 
 
-def test_a_column_without_data_says_why_and_the_others_stay(experiment, tools):
-    plan = made(experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1")), tools)
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_column_without_data_says_why_and_the_others_stay(experiment, tools, workers):
+    one = experiment(lambda page: page["columns"]["b"]["overrides"].append("data.missing=1"))
+    plan = made(one, tools, workers=workers)
     assert plan.unavailable == {1: "it is behind a licence"}
     assert {s.column for s in plan.slots} == {0} and len(plan.slots) == 8
+
+
+def test_an_error_ends_the_preparation_of_the_other_data(experiment, tools, monkeypatch):
+    def prepare(config, progress):
+        time.sleep(60 * (config["data"]["content"] == "b"))
+        raise ValueError("damaged")
+
+    monkeypatch.setattr(fake_family, "prepare", prepare)
+    first = experiment(lambda page: page["profiles"]["demo"].update(columns=["a"]))
+    second = experiment(lambda page: page["columns"]["a"].update(overrides=["data.content=b", "data.name=other"]))
+    started = time.monotonic()
+    with pytest.raises(ValueError, match="damaged"):
+        fake_family.planned([first, second], tools, workers=2)
+    assert time.monotonic() - started < 30
