@@ -121,7 +121,7 @@ def test_planar_layer_by_hand():
         ct.ContinuousAttention2d((7, 7))(values, weights=weights)
 
 
-def test_multimodal_layer_trains_and_selects():
+def test_multimodal_layer_trains_with_every_number_of_components():
     values = torch.randn(2, 36, 3)
     logits = torch.randn(2, 36, requires_grad=True)
     layer = ct.MultimodalAttention2d(
@@ -134,9 +134,6 @@ def test_multimodal_layer_trains_and_selects():
     assert counts == {1, 2, 3}
     context.sum().backward()
     assert logits.grad.isfinite().all() and logits.grad.abs().sum() > 0
-    layer.eval()
-    context, info = layer(values, weights=torch.softmax(logits, -1))
-    assert context.shape == (2, 3) and info.mixture.components.max() <= 3
 
 
 def test_the_multimodal_layer_evaluates_each_example_alone_and_always_alike():
@@ -169,10 +166,6 @@ def test_masks_and_weights_that_do_not_fit_are_refused():
             layer(values, torch.ones(2, 35, dtype=torch.bool), weights=weights)
         with pytest.raises(ValueError, match=r"weights \(2, 30\) .* \(2, 36\)"):
             layer(values, weights=weights[:, :30])
-    with pytest.raises(ValueError, match=r"ridge=-1.0 is out of range"):
-        ct.ContinuousAttention1d(BASIS, ridge=-1.0)
-    with pytest.raises(ValueError):
-        ct.ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
 
 
 def test_layers_copy_save_and_cast():
@@ -191,8 +184,8 @@ def test_layers_copy_save_and_cast():
 
 
 def test_options_and_sources_are_checked_together():
-    with pytest.raises(ValueError, match=r"(?s)alpha=1.7.*pad_positions='yes'.*moment_match='tp'"):
-        ct.ContinuousAttention1d(BASIS, 1.7, pad_positions="yes", moment_match="tp")
+    with pytest.raises(ValueError, match=r"(?s)alpha=1.7.*ridge=-1.*pad_positions='yes'.*moment_match='tp'"):
+        ct.ContinuousAttention1d(BASIS, 1.7, ridge=-1.0, pad_positions="yes", moment_match="tp")
     values, _ = batch()
     with pytest.raises(ValueError, match="exactly one of query, params, weights; got none"):
         ct.ContinuousAttention1d(BASIS)(values)
@@ -200,6 +193,8 @@ def test_options_and_sources_are_checked_together():
         ct.ContinuousAttention1d(BASIS)(values, query=torch.zeros(3, 2))
     with pytest.raises(ValueError, match="quadrature='x' is not one of"):
         ct.ContinuousAttention2d(quadrature="x")
+    with pytest.raises(ValueError, match="exists only for alpha 1 and 2"):
+        ct.ContinuousAttention2d(alpha=1.5, quadrature="paper-code")
 
 
 def test_registry_knows_the_transforms():
@@ -213,8 +208,6 @@ def test_registry_knows_the_transforms():
         wanted = ct.continuous_entmax(mu, sigma_sq, BASIS, alphas[name])
         assert torch.equal(registry.make(name)(mu, sigma_sq, BASIS), wanted)
         assert torch.equal(registry.spec(name).function(mu, sigma_sq, BASIS), wanted)
-    with pytest.raises(ValueError, match="quadrature='polar' is not one of"):
-        registry.make("continuous_sparsemax", quadrature="polar")
     with pytest.raises(ValueError, match=r"max_components=2.5 .* a whole number, max_components >= 1"):
         registry.make("continuous_mixture", max_components=2.5)
     weights = torch.softmax(torch.randn(2, 36), -1)
