@@ -43,14 +43,3 @@ def test_a_mask_in_place_of_lengths(names):
             cut = {**names, "sentences": names["sentences"][i, :length], "keep": None}
             torch.testing.assert_close(found[i, :length], eval(here, cut))
             assert (found[i, length:] == 0).all()
-
-
-def test_the_tables_leave_no_function_out():
-    page = " ".join(theirs for theirs, _ in LINES)
-    named = [n for n in entmax.__all__ if n[0].islower() or "Loss" not in n]
-    missing = {n for n in named if f".{n}(" not in page}
-    # Another spelling of what is there.
-    assert missing == {
-        *("sparsemax_bisect", "SparsemaxBisect", "sparsemax_bisect_loss", "NormmaxBisect", "BudgetBisect"),
-        "normmax_bisect_loss",
-    }
