@@ -46,7 +46,7 @@ logger=wandb logger.wandb.timeout=0 | train.precision=fp8 | train.max_epochs=0 |
 train.best_metric=acuracy | train.best_metric=f1 | train.class_weights=balanced | train.average=0 | runtime.device=tpu | runtime.verbose=2
 seed=2147483648 | seed= | task=null | task=[toy,imdb] | task=../task/toy | task=toi | tasks=toy | optim.lr=0 | optim.lr=1000
 optim.betas=[0.9] | optim.betas=[0.9,1.0] | optim.betas.9=3 | optim.label_smoothing=1 | optim.name=rmsprop | schedule.name=cosine
-model.attention=cosine | model.name=lstmm | decode.length=short | encode.tokenizer=mosess | task.scores=[blue] | task.scores=[COMET]
+model.attention=cosine | model.name=lstmm | decode.length=short | encode.tokenizer=mosess | task.scores=[blue]
 task.family=seq2sec | data=nothing | plugins=nowhere.py | mapping=continuous_sparsemax
 mapping=constrained_softmax | mapping=sum_normalization | mapping=sigmoid | +train.max_epoch=2 | train.max_epoch=3 | +optim.lrr=1
 +foo=1 | +model.hidden=2 | +schedule.warmup=2 | task.data.path=my.csv | +data.path=somewhere | grid=paper | +grid=paper | setting=none

@@ -47,9 +47,7 @@ def entries(options: type) -> list[Entry]:
     for one in dataclasses.fields(options):
         kind = one.metadata["kind"]
         default = default_of(one)
-        if default is dataclasses.MISSING:
-            default = None  # `options.read` reports it if missing
-        elif kind.type not in PLAIN:
+        if kind.type not in PLAIN:
             default = json.dumps(default)
         help = (kind.help or one.name) + (" (the flag switches it off)" if default is True else "")
         of = kind.type if kind.type in PLAIN else str
@@ -61,14 +59,8 @@ def entries(options: type) -> list[Entry]:
 
 def values_of(cfg: Any, options: type) -> dict[str, Any]:
     """Read the values of `options` from fairseq's configuration `cfg`, whose fields were made by `entries`."""
-    found = {}
-    for one in dataclasses.fields(options):
-        value = getattr(cfg, one.name)
-        if one.metadata["kind"].type not in PLAIN:
-            value = json.loads(value)
-        if value is not None or default_of(one) is not dataclasses.MISSING:
-            found[one.name] = value
-    return found
+    kinds = {one.name: one.metadata["kind"].type for one in dataclasses.fields(options)}
+    return {k: getattr(cfg, k) if kind in PLAIN else json.loads(getattr(cfg, k)) for k, kind in kinds.items()}
 
 
 def model_group(config: Mapping[str, Any], options: type) -> dict[str, Any]:

@@ -29,7 +29,6 @@ import threading
 import types
 import typing
 import warnings
-from collections.abc import Callable
 
 import hydra
 import numpy as np
@@ -91,8 +90,8 @@ def install() -> None:
     from fairseq.scoring import bleu
 
     fast = types.ModuleType("fairseq.data.data_utils_fast")
-    fast.batch_by_size_vec, fast.batch_by_size_fn = batch_by_size_vec, batch_by_size_fn  # type: ignore[attr-defined]
-    fast.batch_fixed_shapes_fast = None  # type: ignore[attr-defined]  # for TPUs
+    fast.batch_by_size_vec = batch_by_size_vec  # type: ignore[attr-defined]
+    fast.batch_by_size_fn = fast.batch_fixed_shapes_fast = None  # type: ignore[attr-defined]  # no data set here needs them
     sys.modules[fast.__name__] = fast
     bleu.Scorer = lambda cfg: bleu.SacrebleuScorer(bleu.SacrebleuConfig(sacrebleu_tokenizer="none"))
     for name in ("add_param_group", "zero_grad", "state_dict", "load_state_dict"):
@@ -114,12 +113,6 @@ def install() -> None:
     warnings.filterwarnings("ignore", message=".*'pin_memory' argument is set as true but no accelerator.*")
     if not hasattr(np, "compat"):  # numpy >= 2; fairseq still uses np.compat.long in two places
         np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
-
-
-def batch_by_size_fn(indices: np.ndarray, num_tokens_fn: Callable[[int], int], *bounds: int) -> list[np.ndarray]:
-    """Like `batch_by_size_vec`, with a function that gives the length of an example from its index."""
-    lengths = np.fromiter(map(num_tokens_fn, indices), dtype=np.int64, count=len(indices))
-    return batch_by_size_vec(indices, lengths, *bounds)
 
 
 def detach_config_store() -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from repro.options import choice, flag, integer, listing, number, option, text
+from repro.options import choice, flag, integer, listing, number, text
 from tasks.config.files import defaults
 
 KIND = "pairs"
@@ -17,29 +17,11 @@ _SCORES = f"of the outputs: {', '.join(SCORES)}; attention: its shape; repetitio
 _LENGTH = "score: log-probability over length ** len_penalty, as it is, or over the penalty of Wu et al. 2016"
 
 
-# COMET needs a neural model of its own, so its program scores the stored outputs.
-COMET = """is not computed here; with `pip install unbabel-comet` its own program scores the outputs of an evaluation: python -c "import gzip,json; \
-r=[json.loads(l) for l in gzip.open('EVALUATION/predictions.jsonl.gz','rt')]; open('s','w').writelines(x['source']+chr(10) for x in r); \
-open('t','w').writelines(x['output']+chr(10) for x in r); open('r','w').writelines(x['references'][0]+chr(10) for x in r)" && comet-score -s s -t t -r r"""
-
-
-def score_name() -> Any:
-    """The name of one score; COMET is refused with the command that computes it."""
-    known = choice(*SCORES, *LOOKS).metadata["kind"]
-
-    def read(value: Any) -> str:
-        if isinstance(value, str) and value.lower() == "comet":
-            raise ValueError(COMET)
-        return known.check(value)
-
-    return option(str, read)
-
-
 @defaults("task/toy", "task")
 class Task:
     """Sentence pairs: the model generates an output text for a source text."""
 
-    scores: list = listing(score_name(), least=1, help=_SCORES)
+    scores: list = listing(choice(*SCORES, *LOOKS), least=1, help=_SCORES)
     keep_attention: int = integer(low=0, help="test sentences whose attention is stored")
     deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 

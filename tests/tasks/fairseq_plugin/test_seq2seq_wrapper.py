@@ -1,7 +1,6 @@
 """Models behind fairseq's interfaces: one attention in training, decoding and its search; configurations lose nothing."""
 
 import argparse
-from dataclasses import make_dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,13 +12,12 @@ from fairseq.sequence_generator import SequenceGenerator
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
-from repro.errors import ConfigError
-from repro.options import plain, read, text
+from repro.options import plain, read
 from tasks.config import models
 from tasks.data.ragged import Ragged
 from tasks.data.symbols import EOS, FIRST, PAD
 from tasks.fairseq_plugin import architectures
-from tasks.fairseq_plugin.architectures import config_class, entries, registered_name, values_of
+from tasks.fairseq_plugin.architectures import registered_name, values_of
 from tasks.fairseq_plugin.seq2seq import Pairs, SparseTokens, Tokens, dictionary
 from tasks.seq2seq.encode import Split
 from tasks.seq2seq.options import Decode
@@ -176,13 +174,6 @@ def test_the_command_line_sets_options_and_values_survive_fairseqs_configuration
     group = architectures.model_group({"model": {"name": "x"} | found, "mapping": {"name": "softmax"}}, options)
     given = OmegaConf.create({name: group[name] for name in found})
     assert values_of(OmegaConf.merge(OmegaConf.structured(made), given), options) == found
-
-
-def test_an_option_without_a_default_must_be_set():
-    needed = make_dataclass("Needed", [("label", str, text())])
-    unset = values_of(config_class("needed", *entries(needed))(), needed)
-    with pytest.raises(ConfigError, match=r"model\.label must be set"):
-        read(needed, unset, "model")
 
 
 @pytest.mark.parametrize("family", FAMILIES)
