@@ -29,7 +29,7 @@ from tasks.data.read import formats
 from tasks.data.read.own import setting
 from tasks.data.read.vectors import COUNTED, counted_vectors, read_vectors
 from tasks.data.records import Example
-from tasks.data.symbols import DICT, FIRST, SPECIAL, UNK, read_dictionary, write_dictionary
+from tasks.data.symbols import DICT, FIRST, SPECIAL, UNK, frequent, read_dictionary, write_dictionary
 from tasks.encoding import Build, encoders, split_of
 
 Texts = Sequence[Sequence[str]]  # tokens of each text
@@ -262,8 +262,7 @@ def _tokenized(
 
 def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], options: Encode, progress: Progress):
     """Words, pretrained vectors [found, dim] of the last of these words (or None), and the report on the vectors."""
-    ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    kept = [word for word, count in ranked[: options.vocab_size] if count >= options.min_count]
+    kept = frequent(counts, options.min_count, options.vocab_size)
     if options.vectors is None:
         return kept, None, {"vectors": 0}
     if options.vectors == COUNTED:

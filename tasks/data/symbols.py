@@ -1,12 +1,17 @@
 """Special symbols of every vocabulary, in fairseq's order. Words start at number 4 in an encoded folder's dict.txt."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 BOS, PAD, EOS, UNK = range(4)
 SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
 FIRST = len(SPECIAL)  # number of the first word
 DICT = "dict.txt"  # in fairseq's format: a word and its count on each line
+
+
+def frequent(counts: Mapping[str, int], least: int = 1, size: int | None = None) -> list[str]:
+    """The words counted at least `least` times, at most `size`, most frequent first; ties are broken alphabetically."""
+    return sorted((w for w, n in counts.items() if n >= least), key=lambda w: (-counts[w], w))[:size]
 
 
 def write_dictionary(path: Path, words: Iterable[tuple[str, int]]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tasks.data import DataError, Progress
 from tasks.data.pieces import fitted, learn_pieces, opened, too_small
 from tasks.data.records import Pair
-from tasks.data.symbols import SPECIAL
+from tasks.data.symbols import SPECIAL, frequent
 from tasks.seq2seq.options import Encode
 from tasks.seq2seq.tokenize import tokenizer
 
@@ -116,15 +116,6 @@ def unused(options: Encode, folder: Path, side: str, known: Iterable[str]) -> li
     return [(piece, 0) for piece in sorted({*pieces} - {*known})]
 
 
-def ranked(counts: Counter, size: int | None, min_count: int) -> list[tuple[str, int]]:
-    """(word, count) of the `size` most frequent words (all if None) that occur at least `min_count` times.
-
-    Ties are broken alphabetically.
-    """
-    words = [(word, count) for word, count in counts.items() if count >= min_count and word not in SPECIAL]
-    return sorted(words, key=lambda item: (-item[1], item[0]))[:size]
-
-
 def learn(
     pairs: Sequence[Pair],
     options: Encode,
@@ -168,10 +159,11 @@ def learn(
         raise DataError("no training pair is short enough", limits, "raise these limits")
     if options.joint:
         counts = [counts[0] + counts[1]] * 2
+    counted = [{word: n for word, n in count.items() if word not in SPECIAL} for count in counts]
     # a subword model already fixes the number of units; truncating the list again would lose characters
     size = options.vocab_size if options.subword == "none" else None
-    found = {side: ranked(count, size, options.min_count) for side, count in zip(SIDES, counts)}
-    return kept, units, {side: own + unused(options, folder, side, dict(own)) for side, own in found.items()}
+    ranked = [[(word, count[word]) for word in frequent(count, options.min_count, size)] for count in counted]
+    return kept, units, {k: own + unused(options, folder, k, dict(own)) for k, own in zip(SIDES, ranked)}
 
 
 def fits(tokens: Sequence[Sequence[str]], options: Encode) -> bool:

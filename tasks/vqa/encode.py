@@ -40,7 +40,7 @@ from tasks.data.ragged import Ragged
 from tasks.data.read import vectors
 from tasks.data.read.formats import damaged, parse_json, read_text
 from tasks.data.records import Question
-from tasks.data.symbols import DICT, FIRST, PAD, UNK, read_dictionary, write_dictionary
+from tasks.data.symbols import DICT, FIRST, PAD, UNK, frequent, read_dictionary, write_dictionary
 from tasks.encoding import Build, encoders, split_of
 from tasks.vqa.options import Encode
 
@@ -74,11 +74,6 @@ def soft_scores(answers: Sequence[str]) -> dict[str, float]:
 def accuracy(answer: str, answers: Sequence[str]) -> float:
     """Accuracy of `answer`, from 0 to 1, given the `answers` of the annotators (all normalised)."""
     return soft_scores(answers).get(answer, 0.0)
-
-
-def vocabulary(counts: Mapping[str, int], min_count: int = 1) -> list[str]:
-    """Words or answers counted at least `min_count` times, most frequent first; ties are broken alphabetically."""
-    return sorted((a for a, n in counts.items() if n >= min_count), key=lambda a: (-counts[a], a))
 
 
 RECIPE = 2  # raise when a code change gives different numbers for the same questions and options
@@ -162,9 +157,9 @@ def _training(data: DataSet, options: Encode, root: Path, progress: Progress) ->
     images = _images(data, splits, root, progress)
     kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
-    words = vocabulary(seen)
+    words = frequent(seen)
     given = None if options.answers is None else read_answers(Path(options.answers))
-    answers = given or vocabulary(Counter(q.answer for q in kept["train"]), options.min_answer_count)
+    answers = given or frequent(Counter(q.answer for q in kept["train"]), options.min_answer_count)
     if not answers:
         where = f"{len(kept['train'])} questions, no answer given at least {options.min_answer_count} times"
         step = "lower encode.min_answer_count or raise data.limits.train"

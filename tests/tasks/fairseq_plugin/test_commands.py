@@ -15,13 +15,7 @@ import torch
 from torch import nn
 
 import sparse_attention as sa
-from tasks.classification import encode as texts
-from tasks.classification.options import Encode as TextOptions
-from tasks.data.dataset import DataSet, content_sha256
-from tasks.data.progress import NullProgress
-from tasks.data.records import Example, Pair
-from tasks.seq2seq import encode as pairs
-from tasks.seq2seq.options import Encode as PairOptions
+from tasks.seq2seq.encode import open_encoded
 
 SMALL = "--embed-dim 12 --hidden-dim 12 --layers 1 --init-range 0.8"
 TRANSFORMER = "--hidden-dim 12 --ff-dim 12 --heads 2 --layers 1"
@@ -113,33 +107,26 @@ def test_stock_translation_data(fairseq, stock, sentences, tmp_path, arch, sizes
 
 
 @pytest.mark.slow
-def test_a_folder_of_encoded_pairs(fairseq, sentences, tmp_path):
-    records = {split: [Pair(source, (target,)) for source, target in rows] for split, rows in sentences.items()}
-    hashes = {s: content_sha256(r) for s, r in records.items()}
-    data = DataSet("little", "pairs", hashes, lambda progress: records, "written here")
-    encoded = pairs.encode(data, PairOptions(), tmp_path, NullProgress())
-    test = pairs.encode_test(data, encoded.folder, tmp_path, NullProgress())
+def test_a_folder_of_encoded_pairs(fairseq, prepared_cell, tmp_path):
+    cell = prepared_cell(["task=toy", "data.limits={train: 64, dev: 16, test: 16}"])
+    test = cell.tests[0].folder
     asked = "--task sa_pairs --arch sa_seq2seq --mapping sparsemax --lr-scheduler inverse_sqrt --warmup-updates 4"
     said = fairseq(
-        f"train {encoded.folder} {asked} {SMALL} {TRAIN} --criterion sa_tokens --save-dir {tmp_path}",
-        f"generate {test.folder} --task sa_pairs --path {tmp_path}/checkpoint_last.pt --cpu --beam 2",
+        f"train {cell.prepared.folder} {asked} {SMALL} {TRAIN} --criterion sa_tokens --save-dir {tmp_path}",
+        f"generate {test} --task sa_pairs --path {tmp_path}/checkpoint_last.pt --cpu --beam 2",
     )
     assert "attention_zeros" in said
     assert sorted(outputs(said)) == list(range(16))
-    assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {sentences["test"][0][0]}
+    first = " ".join(open_encoded(test).splits["test"].source_tokens(0))
+    assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {first}
 
 
 @pytest.mark.slow
-def test_a_folder_of_encoded_texts(fairseq, tmp_path):
-    rng = random.Random(2)
-    words = lambda: " ".join(f"w{rng.randrange(9)}" for _ in range(rng.randint(1, 6)))  # noqa: E731
-    records = {split: [Example((words(), words()), rng.randrange(3)) for _ in range(20)] for split in ("train", "dev")}
-    hashes = {s: content_sha256(r) for s, r in records.items()}
-    about = {"classes": ["a", "b", "c"], "fields": ["premise", "hypothesis"]}
-    data = DataSet("little", "texts", hashes, lambda progress: records, "written here", about=about)
-    encoded = texts.encode(data, TextOptions(min_count=1), tmp_path, NullProgress())
+def test_a_folder_of_encoded_texts(fairseq, prepared_cell, tmp_path):
+    of = ["task=snli", "data=toy_entailment", "encode.vectors=null", "data.limits={train: 20, dev: 20, test: 20}"]
+    folder = prepared_cell(of).prepared.folder
     asked = "--task sa_texts --arch sa_snli_attentive --embed-dim 8 --hidden-dim 8 --criterion sa_classes"
-    said = fairseq(f"train {encoded.folder} {asked} --mapping sparsemax --save-dir {tmp_path} {TRAIN}")
+    said = fairseq(f"train {folder} {asked} --mapping sparsemax --save-dir {tmp_path} {TRAIN}")
     assert len(losses(said)) == 1 and "accuracy" in said
 
 

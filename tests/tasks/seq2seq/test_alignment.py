@@ -14,10 +14,10 @@ from repro.options import read
 from sparse_attention.quality import alignment_error_rate
 from tasks.data import NullProgress, open_data
 from tasks.data.errors import DataError
-from tasks.data.symbols import EOS, PAD
+from tasks.data.symbols import PAD
 from tasks.seq2seq import aligner, fertility
 from tasks.seq2seq.aligner import grow_diag_final_and
-from tasks.seq2seq.alignment import alignment_metrics, diagonal, forced, merged, places
+from tasks.seq2seq.alignment import alignment_metrics, diagonal, merged, places
 from tasks.seq2seq.batches import Pairs
 from tasks.seq2seq.encode import encode, encode_test
 from tasks.seq2seq.options import Encode
@@ -37,22 +37,6 @@ def test_tokens_are_of_words_and_their_weights_are_merged():
     weights = torch.tensor([[0.5, 0.2, 0.3], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])  # two parts of the first target word
     got = merged(weights, [0, 0, 1], [0, 0, 1], (2, 2))
     torch.testing.assert_close(got, torch.tensor([[0.85, 0.15], [0.0, 1.0]]))
-
-
-def test_forced_attention_is_that_of_saying_the_reference(build, dataset, tmp_path):
-    """Against the model's own steps, one word at a time."""
-    pairs = [("a b c", "x y"), ("b a", "y z x"), ("c", "z")]
-    encoded = encode(dataset(pairs, pairs), read(Encode, {}, "encode"), tmp_path, NullProgress())
-    split, model = encoded.splits["dev"], build("sparsemax", words=3)
-    for i, weights in enumerate(forced(model, split, batch_size=2)):
-        source = torch.from_numpy(np.asarray(split.source[i], dtype=np.int64))[None]
-        memory = model.encode(source, torch.tensor([source.size(1)]))
-        state, before = model.start(memory), EOS
-        for row, word in zip(weights, split.target[i]):
-            _, p, state = model.step(torch.tensor([before]), memory, state)
-            torch.testing.assert_close(row, p[0].float())
-            before = int(word)
-        assert len(weights) == len(split.target[i]) + 1  # the end of sentence
 
 
 class Oracle(torch.nn.Module):
