@@ -49,7 +49,7 @@ figure-%: setup ## draw a figure of a paper from finished cells (figure-niculae2
 figures: setup ## list the figures that can be drawn from finished cells
 	@$(RUN)/figures.py --help
 properties-table: setup ## Table 1 of Laha et al. 2018: each property of each mapping, checked numerically
-	@$(RUN)/figures.py properties $(ARGS)
+	@$(RUN)/figures.py properties
 paper-figures: setup ## draw the papers' figures that need no data into docs/results/figures (SVG, CSV)
 	@$(RUN)/figures.py $(or $(ARGS),functions)
 results: setup ## write the tables and pages of docs/results again from their records; rejects records that contradict their examples

@@ -3,12 +3,11 @@
     python scripts/figures.py FIGURE [EXPERIMENT] [--text TEXT [--with TEXT]] [--test 3,17] [--count 2] [--out FOLDER] [--png]
                               [profile=...] [seeds=2] ['rows=softmax|sparse*'] [columns=fren] [Hydra overrides of the run]
     python scripts/figures.py FIGURE|functions [--out FOLDER]     one that needs no cells, or all of them and their page
-    python scripts/figures.py properties [--classes K] [--lam .5] [--q .4]    print Table 1 of Laha et al. 2018, checked
+    python scripts/figures.py properties    print Table 1 of Laha et al. 2018, checked
 
     --text    your own text (may be repeated); --with: the second text of a pair, or the output forced on every row
     --test    numbers of test examples; --count: how many to draw (default 2). Without --text or --test: our sentence
     --out     folder (default: <paths.outputs>/figures/EXPERIMENT, or docs/results/figures); --png: also as PNG
-    --classes length of the rows for the checks; --lam: of sparsegen; --q: of sparsecone and sparsehourglass
 
 Examples: python scripts/figures.py niculae2017_figure1
           python scripts/figures.py niculae2017_figure4 profile=cpu seeds=1 columns=fren --text "un homme joue de la guitare ."
@@ -23,14 +22,14 @@ from _entry import ROOT, command
 @command
 def main(
     *names: str, overrides: list[str], text: list[str] = (), with_: list[str] = (), test: str = "", count: int = 2,
-    out: Path | None = None, png: bool = False, classes: int = 5, lam: float = 0.5, q: float = 0.4, help: bool = False,
+    out: Path | None = None, png: bool = False, help: bool = False,
 ) -> None:  # fmt: skip
     from tasks.config.files import check_name, values_in
 
     if names == ("properties",):
         from tasks.commands import properties
 
-        print(properties.page(classes, lam, q), end="")
+        print(properties.page(), end="")
     elif names and {*names} <= {"functions", *values_in("paper_figures")}:
         from tasks.draw import functions
 

@@ -62,12 +62,8 @@ def _metrics() -> Iterable[Metric]:
     yield Metric("sufficiency", "probability", 0, 3, None, erased.format("of"))
 
 
-def _accuracy(records: Sequence[dict[str, Any]]) -> float:
-    return float(np.mean([record["sentence"]["accuracy"] for record in records]))
-
-
 # Scorers take the records of a test set, as `score` makes them: `label`, `output`, `score` (log p of the output), `sentence` (its metrics), ....
-MEASURED: Scores = {metric.name: (metric, _accuracy if metric.name == "accuracy" else None) for metric in _metrics()}
+MEASURED: Scores = {metric.name: (metric, None) for metric in _metrics()}
 
 
 def _pooled(batches: Sequence[Mapping[str, float]], name: str, weight: str) -> float | None:
@@ -121,6 +117,7 @@ def score(
                 attention[f"{name}/{i}"] = torch.stack([p[row, : len(tokens)] for p in batch.attention.values()])
     predictions = [records[i] for i in sorted(records)]
     values = scored(MEASURED, predictions) | {key: value / len(split) for key, value in sums.items()}
+    values["accuracy"] = float(np.mean([record["sentence"]["accuracy"] for record in predictions]))
     for place, told in shapes.items():  # tables show the first one, so it has the plain name
         prefix = "attention" if place == next(iter(shapes)) else place
         found = {key: _pooled(told, key, weight) for key, (_, _, weight, _) in _ATTENTION.items()}

@@ -16,6 +16,7 @@ from torch import Tensor
 import sparse_attention as sa
 
 PROPERTIES = ("idempotence", "monotonic", "translation", "scale", "full domain", "permutation")
+K, LAM, Q = 5, 0.5, 0.4  # scores in a row; the parameters of sparsegen, and of sparsecone and sparsehourglass
 _TOLERANCE = 1e-8
 _SAMPLES = 400
 Function = Callable[[Tensor], Tensor]
@@ -41,12 +42,12 @@ class Row:
     apex: float | None = None
 
 
-def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
-    """The ten functions of the table, at ``lam`` and ``q``."""
-    lin, exp, sq = (partial(one, lam=lam) for one in (sa.sparsegen_lin, sa.sparsegen_exp, sa.sparsegen_sq))
+def rows() -> list[Row]:
+    """The ten functions of the table."""
+    lin, exp, sq = (partial(one, lam=LAM) for one in (sa.sparsegen_lin, sa.sparsegen_exp, sa.sparsegen_sq))
     cone = {"q=inf": partial(sa.sparsecone, q=1e12), "q=0": partial(sa.sparsecone, q=0.0)}
     glass = {"q=inf": partial(sa.sparsehourglass, q=1e12), "q=0": sa.sum_normalization_pp}
-    steep, at, hourglass = 1 / (1 - lam), f"lam={lam}", partial(sa.sparsehourglass, q=q)
+    steep, at, hourglass = 1 / (1 - LAM), f"lam={LAM}", partial(sa.sparsehourglass, q=Q)
     return [
         Row("sum normalization", sa.sum_normalization, "yes no no yes no", apex=0.0),
         Row("spherical softmax", sa.spherical_softmax, "no no no yes no"),
@@ -55,13 +56,13 @@ def rows(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[Row]:
         Row(f"sparsegen-lin {at}", lin, "lam=0 yes yes no yes", "1/(1-lam)", steep, {"lam=0": sa.sparsegen_lin}),
         Row(f"sparsegen-exp {at}", exp, "no yes no no yes"),
         Row(f"sparsegen-sq {at}", sq, "no no no no yes"),
-        Row(f"sparsecone q={q}", partial(sa.sparsecone, q=q), "yes no q=inf q=0 no", limits=cone, apex=-K * q),
-        Row(f"sparsehourglass q={q}", hourglass, "yes yes q=inf q=0 yes", "1+1/(Kq)", hourglass_lipschitz(K, q), glass),
+        Row(f"sparsecone q={Q}", partial(sa.sparsecone, q=Q), "yes no q=inf q=0 no", limits=cone, apex=-K * Q),
+        Row(f"sparsehourglass q={Q}", hourglass, "yes yes q=inf q=0 yes", "1+1/(Kq)", hourglass_lipschitz(K, Q), glass),
         Row("sum normalization++", sa.sum_normalization_pp, "yes yes no yes yes", apex=0.0),
     ]
 
 
-def _scores(K: int) -> Tensor:
+def _scores() -> Tensor:
     generator = torch.Generator().manual_seed(0)
     z = torch.randn(_SAMPLES, K, dtype=torch.float64, generator=generator)
     return z * torch.tensor([0.2, 1.0, 3.0, 8.0], dtype=torch.float64).repeat(_SAMPLES // 4)[:, None]
@@ -76,9 +77,9 @@ def _gap(a: Tensor, b: Tensor) -> float:
     return (a[both] - b[both]).abs().max().item() if bool(both.any()) else 0.0
 
 
-def violation(prop: str, f: Function, K: int, apex: float | None = None) -> float:
+def violation(prop: str, f: Function, apex: float | None = None) -> float:
     """The size of the violation: 0 or rounding error if the function has the property."""
-    z = _scores(K)
+    z = _scores()
     if prop == "idempotence":
         p = torch.softmax(2 * z, -1)
         return _gap(f(p), p)
@@ -104,38 +105,38 @@ def violation(prop: str, f: Function, K: int, apex: float | None = None) -> floa
     raise KeyError(prop)
 
 
-def verdict(prop: str, row: Row, K: int, printed: str) -> str:
+def verdict(prop: str, row: Row, printed: str) -> str:
     """``yes``, ``no`` or the only parameter value at which the property holds (``lam=0``), if the paper names one."""
-    if violation(prop, row.function, K, row.apex) < _TOLERANCE:
+    if violation(prop, row.function, row.apex) < _TOLERANCE:
         return "yes"
     special = row.limits.get(printed)
-    return printed if special is not None and violation(prop, special, K) < _TOLERANCE else "no"
+    return printed if special is not None and violation(prop, special) < _TOLERANCE else "no"
 
 
-def steepness(f: Function, points: Tensor) -> float:
-    """Largest l2 operator norm of the Jacobian over ``points [N, K]``, a lower bound on the Lipschitz constant."""
-    jacobian = torch.func.vmap(torch.func.jacrev(f))(points)
+def steepness(f: Function) -> float:
+    """Largest l2 operator norm of the Jacobian over `probes`, a lower bound on the Lipschitz constant."""
+    jacobian = torch.func.vmap(torch.func.jacrev(f))(probes())
     return torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
 
 
-def probes(K: int, q: float = 0.4) -> Tensor:
+def probes() -> Tensor:
     """Test points for the Lipschitz constants, most of them where the mappings are steep.
 
     These are random points, points close to 0 and to the planes where the sum is 0 or -Kq, large points, and the
     extremal point of the hourglass (full support, almost one-hot, sum almost 0).
     """
-    z = _scores(K)
+    z = _scores()
     plane = z - z.mean(-1, keepdim=True)
-    near = [plane + shift / K for shift in (1e-6, -1e-6, 1e-3 - K * q, 1e-5 - K * q)]
+    near = [plane + shift / K for shift in (1e-6, -1e-6, 1e-3 - K * Q, 1e-5 - K * Q)]
     eps = 1e-7
     p = torch.full((1, K), eps, dtype=torch.float64)
     p[0, 0] = 1 - (K - 1) * eps
-    extremal = (p - 1 / K) * (K * q) / (1 + K * q)
+    extremal = (p - 1 / K) * (K * Q) / (1 + K * Q)
     ties = torch.zeros(1, K, dtype=torch.float64)
     ties[0, 2:] = -1e3  # softmax is steepest between two equal scores
     large, small = z.abs() * 2, z.abs() * 1e-6
     far = [large.round() + 1e-3 * z, large[:, :1] + 1e-4 * z, 1e3 + 1e-6 * z]
-    return torch.cat((z, *near, extremal + 1e-10, extremal - 1e-10, ties, large, small, small - q, *far))
+    return torch.cat((z, *near, extremal + 1e-10, extremal - 1e-10, ties, large, small, small - Q, *far))
 
 
 def hourglass_lipschitz(K: int, q: float) -> float:
@@ -146,15 +147,15 @@ def hourglass_lipschitz(K: int, q: float) -> float:
     return math.sqrt((1 + 1 / (K * q)) ** 2 + (K - 1) / (K * q) ** 2)
 
 
-def table(K: int = 5, lam: float = 0.5, q: float = 0.4) -> list[dict[str, str]]:
+def table() -> list[dict[str, str]]:
     """One dictionary per function: the verdict on each property (with the printed mark if it differs) and constants."""
     result = []
-    for row in rows(K, lam, q):
+    for row in rows():
         line = {"function": row.label}
         for prop, printed in zip(PROPERTIES, [*row.printed.split(), "yes"]):
-            found = verdict(prop, row, K, printed)
+            found = verdict(prop, row, printed)
             line[prop] = found if found == printed else f"{found} (printed: {printed})"
-        measured = steepness(row.function, probes(K, q))
+        measured = steepness(row.function)
         line["printed constant"] = row.lipschitz
         line["true l2 constant"] = "inf" if row.l2 == math.inf else f"{row.l2:.4f}"
         line["steepest found"] = f"{measured:.4f}" if measured < 1e3 else f"{measured:.0e}"
@@ -169,15 +170,12 @@ def markdown(lines: list[dict[str, str]]) -> str:
     return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {text} |" for text in body)])
 
 
-def page(K: int = 5, lam: float = 0.5, q: float = 0.4) -> str:
-    """The full text of docs/results/properties.md. Raises ValueError unless the mappings are defined at these values."""
-    if K < 2 or lam >= 1 or lam == 0 or q <= 0:
-        needs = "needs classes >= 2, lam < 1 and not 0 (0 is sparsemax), q > 0"
-        raise ValueError(f"--classes {K} --lam {lam} --q {q}: {needs}")
+def page() -> str:
+    """The full text of docs/results/properties.md."""
     return (
         "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
         "    make properties-table\n\n"
-        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {lam:g}, q = {q:g}\n\n{markdown(table(K, lam, q))}\n\n"
+        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {LAM:g}, q = {Q:g}\n\n{markdown(table())}\n\n"
         "'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
         "printed mark is in brackets;\ndocs/reference/errata shows the corrected constants (python docs/reference/errata/*.py).\n"
     )

@@ -42,7 +42,7 @@ def collect(finished: Iterable[tuple[str, Mapping[str, Any], Mapping[str, float]
 
 
 def write(points: pd.DataFrame, name: str, folder: Path) -> list[Path]:
-    """Write every figure that has cells as PNG and SVG, with its numbers as CSV.
+    """Write every figure that has cells as PNG and SVG, with its numbers as CSV, a line for each row of the table, setting, value, score and seed.
 
     Args:
         points: the scores, as of `collect`.
@@ -58,7 +58,7 @@ def write(points: pd.DataFrame, name: str, folder: Path) -> list[Path]:
             made += draw(points, score, there, folder / f"{name}_{figure}")
     if len(points):
         made.append(folder / f"{name}_figure5_numbers.csv")
-        write_atomic(made[-1], numbers(points).encode())
+        write_atomic(made[-1], points.to_csv(index=False, float_format="%.6g", lineterminator="\n").encode())
     return made
 
 
@@ -86,11 +86,6 @@ def draw(points: pd.DataFrame, score: str, settings: Sequence[str], stem: Path) 
         named = panels[0].get_legend_handles_labels()
         figure.legend(*named, loc="outside upper center", ncols=4 if len(settings) > 1 else 2, frameon=False)
     return files
-
-
-def numbers(points: pd.DataFrame) -> str:
-    """The numbers as CSV in long format: one line per table row, setting, value, score and seed."""
-    return points.to_csv(index=False, float_format="%.6g", lineterminator="\n")
 
 
 def page(points: pd.DataFrame) -> str:

@@ -21,15 +21,12 @@ class Lstm(nn.LSTM):
     """
 
     def forward(self, *args, **kwargs):
-        if not _half_on_cpu(self.weight_hh_l0):
+        weight = self.weight_hh_l0
+        half = weight.dtype in HALF or torch.is_autocast_enabled("cpu")
+        if weight.device.type != "cpu" or not half:
             return super().forward(*args, **kwargs)
         with torch.backends.mkldnn.flags(enabled=False):
             return super().forward(*args, **kwargs)
-
-
-def _half_on_cpu(weight: Tensor) -> bool:
-    """True if a layer with this weight computes in half precision on a CPU, because of its own dtype or autocast."""
-    return weight.device.type == "cpu" and (weight.dtype in HALF or torch.is_autocast_enabled("cpu"))
 
 
 class BiLstm(nn.Module):

@@ -32,7 +32,7 @@ ends there; its score is that of its words. (Peters, Niculae & Martins 2019, "Sp
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -48,16 +48,6 @@ from tasks.seq2seq.options import OUTPUTS, Decode
 Tensors = dict[str, Tensor]
 Ended = tuple[float, int, int]  # a hypothesis that ended: its score, the step, its row of that step
 LEAST = 0.1  # lower bound of a source word's total attention
-
-
-class Searchable(Protocol):
-    """The interface of a model for beam search; tensors in memory and state are batch-first."""
-
-    def encode(self, src_tokens: Tensor, src_lengths: Tensor, **inputs: Tensor) -> Tensors: ...
-
-    def start(self, memory: Tensors) -> Tensors: ...
-
-    def step(self, tokens: Tensor, memory: Tensors, state: Tensors) -> tuple[Tensor, Tensor, Tensors]: ...
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ class Hypothesis:
 
 @torch.no_grad()
 def beam_search(
-    model: Searchable,
+    model: Any,
     src_tokens: Tensor,
     src_lengths: Tensor,
     options: Decode,
@@ -95,6 +85,7 @@ def beam_search(
     """The results of each source, best first.
 
     Args:
+        model: with `encode`, `start` and `step` (`tasks.seq2seq.models`); tensors in memory and state are batch-first.
         src_tokens: [B, S] padded on the right. src_lengths: [B], best on the CPU.
         most: maximal number of results per source; None means all.
         inputs: further inputs of the model's `encode`, batch-first.
@@ -232,7 +223,7 @@ def decode(
     """Up to `most` outputs for each source of a split, best first, in the order of the sources.
 
     Args:
-        model: a `Searchable`; it is put into evaluation mode.
+        model: see `beam_search`; it is put into evaluation mode.
         encoded: an encoding with the split.
         done: called with the share of sentences decoded.
         inputs: further inputs of the model's `encode`: name -> one row of numbers per source.
