@@ -69,13 +69,15 @@ def _script(script: Mapping[str, Any], mains: Mapping[str, Main | str]) -> Calla
         except (OSError, RuntimeError) as error:
             if isinstance(error, BrokenPipeError) and _unread():
                 return UNREAD
-            if said := _full(error):
-                print(f"error: {said}", file=sys.stderr)
+            from repro.files import disk_full, explain
+
+            expected, told = EXPECTED in [c.__name__ for c in type(error).__mro__], str(error)
+            if not expected and disk_full(error):  # and the error may not say so itself
+                told = str(explain(error, getattr(error, "filename", None) or "a file or the output"))
                 _drop()
-                return FAILED
-            if isinstance(error, RuntimeError) and EXPECTED not in [c.__name__ for c in type(error).__mro__]:
+            elif isinstance(error, RuntimeError) and not expected:
                 raise
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {told}", file=sys.stderr)
             return FAILED
 
     if script["__name__"] == "__main__":
@@ -102,15 +104,6 @@ def _called(text: str, mains: Mapping[str, Main | str], given: list[str]) -> int
         return 0
     names, options = parse(wants, given)
     return main(*names, **options, **{"help": True} if asked else {}) or 0
-
-
-def _full(error: Exception) -> str:
-    """What to say if an error came from a full disk and does not say so itself; else ""."""
-    from repro.files import disk_full, explain
-
-    if EXPECTED in [c.__name__ for c in type(error).__mro__] or not disk_full(error):
-        return ""
-    return str(explain(error, getattr(error, "filename", None) or "a file or the output"))
 
 
 def _drop() -> None:
