@@ -99,9 +99,7 @@ def check_file(request: Request) -> None:
         if key in request.keys and request.keys[key].value not in allowed:
             typed = request.keys[key]
             here = f"{typed.text} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are"
-            more = ["mapping=softmax,sparsemax"] * ("mapping" not in request.keys)
-            words = shlex.join([*["task=TASK"] * ("task" not in request.keys), *request.typed, *more])
-            raise ConfigError(f"{here}; for others: python scripts/train.py -m {words}")
+            raise ConfigError(f"{here}; for others: python scripts/train.py -m {shlex.join(request.typed)}")
     typed = request.keys.get("data.path")
     path = str(typed.value) if typed and typed.value is not None else None
     if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):

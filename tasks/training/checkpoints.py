@@ -23,15 +23,12 @@ def read(path: Path) -> State:
     """Read and check a checkpoint.
 
     Raises:
-        ValueError: it is damaged or was written by an older version.
+        ValueError: it is damaged.
         OSError: it does not exist or cannot be opened.
     """
     if why := archive_damage(path):
         raise ValueError(why)
-    state = torch.load(path, map_location="cpu", weights_only=True)
-    if "best" not in state:
-        raise ValueError("an older version wrote it")
-    return state
+    return torch.load(path, map_location="cpu", weights_only=True)
 
 
 def newest(folder: Path, note: Callable[[str], None]) -> str | None:

@@ -33,8 +33,7 @@ def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]]
 
     Raises:
         FloatingPointError: a loss is not finite or has exploded.
-        ValueError: the dev metric is unknown, an example is longer than a batch may be, or a checkpoint was damaged
-            after it was written.
+        ValueError: an example is longer than a batch may be, or a checkpoint was damaged after it was written.
     """
     (spread if job.config["train"]["processes"] > 1 else run)(job, monitor)
     last = checkpoints.read(job.checkpoints / checkpoints.LAST)

@@ -31,7 +31,6 @@ from tasks.layers.words import density_alpha
 from tasks.vqa.models._layers import ImageReduction, Layer, QuestionReduction, Reduced, Scorer, SmallCnn
 
 PLACES = {"image": Place(over=("row", "grid", "density"))}
-NO_CNN = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
 
 
 @defaults("model/mcan_small")
@@ -74,8 +73,6 @@ class Model(nn.Module):
     def __init__(self, options: Options, encoded: Any, mappings: Mapping[str, nn.Module]) -> None:
         super().__init__()
         o, images = options, encoded.image_spec
-        if images.kind == "pixels" and not o.cnn_channels:
-            raise ValueError(f"images given as pixels need {NO_CNN}")
         self.embed = nn.Embedding(encoded.word_count, o.embed_dim, PAD)
         if encoded.vectors is not None:
             if encoded.vectors.shape != self.embed.weight.shape:
@@ -137,5 +134,6 @@ def problems(config: Mapping[str, Any]) -> list[str]:
         told = f"model.discrete={model['discrete']} gives a density its moments, and mapping={name} is none"
         found.append(f"{told}: set mapping={model['discrete']}, or a continuous one")
     if config["data"].get("input") == "pixels" and not model["cnn_channels"]:
-        found.append(f"data.input=pixels needs {NO_CNN}")
+        needed = "model.cnn_channels and model.cnn_strides, for example [32, 64, 64] and [2, 2, 2]"
+        found.append(f"data.input=pixels needs {needed}")
     return found

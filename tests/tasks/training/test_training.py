@@ -12,7 +12,6 @@ import shutil
 import signal
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import forked
 import pytest
@@ -27,7 +26,6 @@ from tasks.seq2seq.encode import open_encoded
 from tasks.seq2seq.options import Decode
 from tasks.seq2seq.search import decode
 from tasks.training import checkpoints
-from tasks.training.job import Job
 from tasks.training.trainer import Trainer
 
 TIMINGS = ("seconds", "dev/decode_seconds", "train/seconds", "train/epoch_seconds", "train/tokens_per_second")
@@ -301,13 +299,3 @@ def test_divergence_is_named(prepared_cell, tiny, tmp_path, clip, lr, epochs):
     said = outcome.error.splitlines()[0]
     assert re.match(r"FloatingPointError: epoch 1, update \d.*; last good values: ", said), said
     assert lr == 1e6 or "lower optim.lr (it was 3e+38) or set optim.clip (it was " in said
-
-
-def test_only_what_dev_measures_picks_the_epoch():
-    def value(metric: str, better: int) -> float:
-        return Job(SimpleNamespace(config={"train": {"best_metric": metric}}), Path(), better).value(row)
-
-    row = {"train/loss": 1.0, "dev/loss": 2.0, "dev/accuracy": 3.0}
-    assert (value("accuracy", 1), value("loss", -1)) == (3.0, -2.0)
-    with pytest.raises(ValueError, match=r"train\.best_metric='ppl' is not measured on dev; there are: loss, accuracy"):
-        value("ppl", -1)

@@ -97,8 +97,6 @@ def test_sizes_of_a_small_cnn():
     out = SmallCnn([4, 6], [2, 2])(torch.randint(0, 256, (2, *pixels.grid, 3), dtype=torch.uint8))
     assert SmallCnn.grid(pixels.grid, [2, 2]) == (6, 8) and out.shape == (2, 48, 6)
     assert model("continuous_softmax", pixels, cnn_channels=[4, 6], cnn_strides=[2, 2]).grid == (6, 8)
-    with pytest.raises(ValueError, match="cnn_channels"):
-        model(images=pixels)
 
 
 def test_the_mapping_is_the_density_and_the_model_names_whose_moments_it_takes():
