@@ -117,7 +117,8 @@ model.name=lstm_continuous mapping=continuous_softmax +model.rbf=31 | model.rbf 
 model.name=lstm_continuous mapping=continuous_softmax +model.discrete=none | model.discrete | allowed: softmax
 runtime.device=cpu train.precision=fp16 | train.precision | needs a GPU; train.batch_size=null | train.batch_size | needs max_tokens
 train.batch_size=16 train.processes=3 | train.processes | possible: processes=1, 2
-task=multilabel mapping=softmax task.loss=hinge | task.loss | cannot be used with
+task=multilabel mapping=softmax task.loss=hinge | task.loss | cannot be used with mapping=softmax
+task=multilabel mapping=spherical_softmax |  | mappings that have one: entmax; task=multilabel mapping=softmax mapping.gamma=2 |  | mapping.gamma=1
 task=multilabel task.tune.penalties=[0.1,1.0] | task.tune.penalties | from large to small
 task=multilabel mapping=sparsegen_lin task.tune.parameters.sparsegen_lin.lam=[] | task.tune.parameters | sparsegen_lin
 """

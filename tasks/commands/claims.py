@@ -114,15 +114,15 @@ def _shown(outcome: Outcome) -> Sequence[Part]:
     return [part for part in found if len(found) < 4 or part.metric == found[0].metric]
 
 
-def better(tables: Iterable[Table], row: str = "sparsemax") -> dict[str, float]:
-    """Task -> of all pairs of a run of `row` and one of softmax, the share in which the first is better; ties count half."""
+def better(tables: Iterable[Table]) -> dict[str, float]:
+    """Task -> of all pairs of a run of sparsemax and one of softmax, the share in which the first is better; ties count half."""
     found = {}
     for table in tables:
         task, metric, _, against = TASKS.get(table.name, ("", "", "", ""))
         rows = [one for one in table.blocks[0].rows if task and not one.baseline]
         runs = {one.label: np.array([f.metrics[metric] for f in one.results if metric in f.metrics]) for one in rows}
-        if min(len(runs.get(row, ())), len(runs.get(against, ()))) >= FEWEST:
-            gaps = runs[row][:, None] - runs[against]
+        if min(len(runs.get("sparsemax", ())), len(runs.get(against, ()))) >= FEWEST:
+            gaps = runs["sparsemax"][:, None] - runs[against]
             found[task] = float(((gaps > 0) + 0.5 * (gaps == 0)).mean())
     return found
 

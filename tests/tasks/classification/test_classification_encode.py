@@ -72,12 +72,6 @@ def test_texts_without_spaces_have_subwords(tmp_path, subword, pieces):
     assert ids(again, "test") == ids(found, "train")
 
 
-def test_too_few_pieces_are_refused_with_the_key(tmp_path):
-    with pytest.raises(DataError, match="set encode") as error:
-        encoded(tmp_path, subword="sentencepiece", vocab_size=4)
-    assert "encode.vocab_size=4" in str(error.value)
-
-
 def test_ids_vocabulary_and_unknown_words_also_of_the_test_split_which_is_encoded_apart(tmp_path):
     found = encoded(tmp_path, tokenizer="wordpunct")
     assert found.vocabulary == ["b", "!", "<empty>", "a", "c"]  # by count, then by name

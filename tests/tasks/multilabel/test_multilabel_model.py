@@ -115,16 +115,6 @@ def test_cross_validation_uses_every_document_once_and_fits_again_on_all():
     np.testing.assert_allclose(choice.model.weights, expected.weights)
 
 
-def test_pairs_that_do_not_exist_are_refused():
-    with pytest.raises(ValueError, match="cannot be used with mapping=softmax; allowed: auto, log"):
-        Output("softmax", {}, "hinge")
-    with pytest.raises(ValueError, match=r"mappings that have one: .*sparsemax"):
-        Output("spherical_softmax", {}, "auto")
-    with pytest.raises(ValueError, match="gamma=1"):
-        Output("softmax", {"gamma": 2.0}, "log")
-    assert Output("sparsehourglass", {"q": 1.0}, "auto").loss == "hinge"
-
-
 TUNE = {"penalties": [0.1, 0.001], "thresholds": [0.1, 0.2, 0.3], "folds": 2}
 TINY = {"fit": {"iterations": 20}, "tune": TUNE | {"parameters": {"sparsehourglass": {"q": [0.1, 1.0]}}}}
 PAIRS = [("softmax", "log"), ("sparsemax", "huber"), ("sparsemax", "hinge"), ("sparsehourglass", "hinge")]
