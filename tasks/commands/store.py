@@ -1,25 +1,19 @@
 """`scripts/store.py`: list and verify the store, and show its cells on wandb."""
 
 from collections import Counter
+from functools import partial
 
 from repro.identity import pair
 
 
-def list_(*, paths_outputs: str = "") -> int:
-    """List the store in a folder, or in the default one. Returns exit status 1 if a cell is damaged, else 0."""
-    return _states(paths_outputs, every=True)
+def _states(every: bool, *, paths_outputs: str = "") -> int:
+    """Check every file of the store in a folder, or in the default one, and list its cells, or only the damaged ones.
 
-
-def verify(*, paths_outputs: str = "") -> int:
-    """Check every file, and list the damaged cells; otherwise as `list_`."""
-    return _states(paths_outputs, every=False)
-
-
-def _states(outputs: str, every: bool) -> int:
-    """Print the states of cells. Raises ValueError if there is no store."""
+    Returns exit status 1 if a cell is damaged, else 0. Raises ValueError if there is no store.
+    """
     from repro.store import Store, outputs_folder
 
-    store = Store(outputs or outputs_folder())
+    store = Store(paths_outputs or outputs_folder())
     if not store.root.is_dir():
         raise ValueError(f"there is no store {store.root}; set paths.outputs=FOLDER")
     states: Counter[str] = Counter()
@@ -29,6 +23,9 @@ def _states(outputs: str, every: bool) -> int:
             print(f"{state:10s} {place}" + (f": {why}" if why else ""))
     print(", ".join(f"{count} {state}" for state, count in states.items()) or "the store is empty")
     return int("damaged" in states)
+
+
+list_, verify = partial(_states, True), partial(_states, False)
 
 
 def upload(*, overrides: list[str]) -> int:

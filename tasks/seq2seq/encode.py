@@ -109,10 +109,8 @@ class Encoded:
     def cut(self, side: str) -> Cut:
         """The function that splits a raw text of this side into tokens."""
         words = tokenizer(self.options.tokenizer, self.languages[side])
-        units = subwords(self.options, self.folder)[side]
-        if self.digits:
-            return lambda text: units([hide_digits(word) for word in words(text)])
-        return lambda text: units(words(text))
+        units, hide = subwords(self.options, self.folder)[side], hide_digits if self.digits else str
+        return lambda text: units([hide(word) for word in words(text)])
 
     def ids(self, side: str) -> dict[str, int]:
         """The id of each token of this side."""

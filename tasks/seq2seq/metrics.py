@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -19,7 +18,7 @@ from tasks.seq2seq.fertility import stored
 from tasks.seq2seq.options import LOOKS, SELECTING, Decode, Encode
 from tasks.seq2seq.scores import References, bleu, bleu_words, chrf, meteor, multi_bleu, rouge_f1, rouge_recall75
 from tasks.seq2seq.search import Hypothesis, decode
-from tasks.seq2seq.tokenize import output_text, reference_text, tokenized
+from tasks.seq2seq.tokenize import output_text, reference_text, tokenizer
 
 # from `attention_statistics`, if task.scores contains `attention`
 SHAPES = (
@@ -104,7 +103,8 @@ def score(
         elif name == "chrf":
             found = chrf(hypotheses, references, lower)
         elif name in TOKENIZED:
-            how, cut = options.tokenizer, partial(tokenized, options=options, language=language)
+            how, words = options.tokenizer, tokenizer(options.tokenizer, language)
+            cut = lambda text, words=words: " ".join(words(text))  # noqa: E731
             if how == "raw":
                 how, cut = bleu_words(references, language)
             words, *of = (list(map(cut, group)) for group in (hypotheses, *references))

@@ -122,10 +122,5 @@ def reference_text(text: str, options: Encode, *, digits: str | None = None) -> 
     return " ".join(tokenizer(name)(text)) if name.startswith("ptb") else text
 
 
-def tokenized(text: str, options: Encode, language: str | None = None) -> str:
-    """`text` tokenised and joined by spaces, for metrics of tokenised text."""
-    return " ".join(tokenizer(options.tokenizer, language)(text))
-
-
 def _keeping_digits(options: Encode) -> str:
     return "ptb_lower" if options.tokenizer == "ptb_gigaword" else options.tokenizer

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -156,11 +157,11 @@ def answers(
     return found
 
 
+@dataclass
 class Pictures:
     """Image files in `folder`; a key is an absolute path or a path relative to `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def fingerprint(self) -> str:
         return str(self.folder)
