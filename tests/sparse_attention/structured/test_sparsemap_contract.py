@@ -38,6 +38,42 @@ def test_the_programme_over_all_structures_is_solved(kernel, kind, n, m, scale):
         assert all((y.ravel() == M).all(1).any() for y in listed[found.weights > 0].numpy())
 
 
+@pytest.mark.parametrize("kind", SIZES)
+def test_what_is_masked_is_as_if_removed(kernel, kind):
+    f, width = getattr(sa, f"sparsemap_{kind}"), {"sequence": 3, "matching": 4, "tree": 5}[kind]
+    x, g = randn(3, 5, width).requires_grad_(), randn(3, 5, width, seed=8)
+    t = [randn(3, width, width, seed=1)] if kind == "sequence" else []
+    rows = torch.tensor([[1, 1, 1, 1, 0], [0, 1, 0, 1, 1], [0] * 5]).bool()
+    columns = rows if kind == "tree" else torch.ones(3, width, dtype=torch.bool)
+    if kind == "matching":
+        columns[1, ::2] = False  # fewer than rows, so that columns take rows
+    both = rows.unsqueeze(-1) & columns.unsqueeze(-2)
+    found = f(x, *t, mask=both if kind == "matching" else rows, return_structures=True)
+    (dx,) = torch.autograd.grad(found.marginals, x, g)
+    assert (found.marginals[~both] == 0).all() and (dx[~both] == 0).all() and dx.isfinite().all()
+    for b in range(2):
+        inside, slopes, given = (z[b][rows[b]][:, columns[b]] for z in (found.marginals, dx, g))
+        y = x[b][rows[b]][:, columns[b]].detach().requires_grad_()
+        alone = f(y, *(one[b] for one in t))
+        assert torch.allclose(inside, alone, atol=1e-12)
+        assert torch.allclose(slopes, torch.autograd.grad(alone, y, given)[0], atol=1e-10)
+        assert (found.structures[b][:, ~rows[b]] == -1).all()
+    assert (found.structures[2] == -1).all()
+
+
+def test_a_row_without_a_structure_is_named(kernel):
+    x, only = randn(3, 4, 4), torch.eye(4, dtype=torch.bool)
+    assert torch.equal(sa.sparsemap_matching(x[0], only), only.to(F64))
+    only[0], only[2] = only[1].clone(), True  # rows 0 and 1 have column 1 alone
+    for f, row in (
+        (lambda: sa.sparsemap_matching(x[:2], torch.stack((only | True, only))), "row 1 of 2"),
+        (lambda: sa.sparsemap_tree(x, ~torch.eye(4).bool().expand(3, 4, 4)), "row 0 of 3"),
+        (lambda: sa.sparsemap_sequence(x[0], torch.full((4, 4), -torch.inf, dtype=F64)), "row 0 of 1"),
+    ):
+        with pytest.raises(ValueError, match=rf"{row}: no (structure|matching|tree|sequence) is allowed"):
+            f()
+
+
 def test_leading_shapes_dtypes_and_empty_batches(kernel):
     x, t = randn(2, 3, 5, 2), randn(2, 2)
     whole = sa.sparsemap_sequence(x, t)

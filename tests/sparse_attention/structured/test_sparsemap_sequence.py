@@ -1,4 +1,4 @@
-"""sparsemap_sequence against all sequences: values, gradients, ties, masks; and its dense counterpart."""
+"""sparsemap_sequence against all sequences: values, gradients, ties; and its dense counterpart."""
 
 import itertools
 
@@ -49,30 +49,6 @@ def test_start_and_stop_are_scores_of_the_ends(kernel):
     assert torch.equal(found, sa.sparsemap_sequence(moved, t, mask=mask))
 
 
-def test_masks_of_sequences(kernel):
-    x, t = randn(4, 6, 3), randn(4, 3, 3, seed=1)
-    mask = torch.tensor([[1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0], [0] * 6, [1] * 6]).bool()
-    x.requires_grad_()
-    found = sa.sparsemap_sequence(x, t, mask=mask, return_structures=True)
-    for b in range(4):
-        alone = sa.sparsemap_sequence(x[b, mask[b]], t[b], return_structures=True)
-        assert torch.allclose(found.marginals[b, mask[b]], alone.marginals, atol=1e-12)
-        assert (found.marginals[b, ~mask[b]] == 0).all()
-        assert (found.structures[b][:, ~mask[b]] == -1).all()
-    g = randn(4, 6, 3, seed=5)
-    (dx,) = torch.autograd.grad(found.marginals, x, g)
-    assert (dx[~mask] == 0).all() and torch.isfinite(dx).all()
-    y = x[1, mask[1]].detach().requires_grad_()
-    sa.sparsemap_sequence(y, t[1]).backward(g[1, mask[1]])
-    assert torch.allclose(dx[1, mask[1]], y.grad, atol=1e-10)
-    states = torch.rand(4, 6, 3, generator=torch.Generator().manual_seed(0)) > 0.3
-    states[..., 0] |= ~states.any(-1)
-    masked = sa.sparsemap_sequence(x, t, mask=states)
-    assert (masked[~states] == 0).all() and torch.allclose(masked.sum(-1), torch.ones(4, 6, dtype=F64))
-    low = sa.sparsemap_sequence(x.masked_fill(~states, -1e4), t)
-    assert torch.allclose(masked, low, atol=1e-9)
-
-
 def test_forbidden_transitions(kernel):
     x, t = randn(5, 3), torch.zeros(3, 3, dtype=F64)
     t[0, 1] = t[2, 2] = -torch.inf
@@ -80,8 +56,6 @@ def test_forbidden_transitions(kernel):
     for y in found.structures.tolist():
         assert all(t[a, b] == 0 for a, b in itertools.pairwise(y))
     assert torch.allclose(found.marginals, sa.sparsemap_sequence(x, t.clamp(min=-1e3)), atol=1e-8)
-    with pytest.raises(ValueError, match=r"row 0 of 1: no (structure|sequence) is allowed"):
-        sa.sparsemap_sequence(x, torch.full((3, 3), -torch.inf, dtype=F64))
 
 
 @pytest.mark.parametrize("T, S, scale", [(40, 2, 0.3), (40, 5, 1.0), (25, 40, 1.0), (40, 40, 2.0), (200, 3, 1.0)])
