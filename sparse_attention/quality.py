@@ -96,30 +96,20 @@ def alignment_error_rate(
     }
 
 
-def links(p: Tensor, threshold: float | None = None) -> set[tuple[int, int]]:
-    """Links of one sentence, as ``(source, target)`` pairs, from attention ``p [T, S]`` (target by source).
-
-    Args:
-        threshold: link every position with more weight than this. None means to link the largest weight of each
-            non-zero row.
-    """
-    p = p.detach().cpu()
-    if threshold is not None:
-        return {(int(s), int(t)) for t, s in (p > threshold).nonzero().tolist()}
-    return {(int(row.argmax()), t) for t, row in enumerate(p) if bool((row > 0).any())}
+def links(p: Tensor) -> set[tuple[int, int]]:
+    """Links of one sentence, as ``(source, target)`` pairs: the largest weight of each non-zero row of ``p [T, S]`` (target by
+    source)."""
+    return {(int(row.argmax()), t) for t, row in enumerate(p.detach().cpu()) if bool((row > 0).any())}
 
 
 @in_float64
-def rationale_overlap(
-    p: Tensor, rationale: Tensor, mask: Tensor | None = None, threshold: float = 0.0
-) -> dict[str, float]:
+def rationale_overlap(p: Tensor, rationale: Tensor, mask: Tensor | None = None) -> dict[str, float]:
     """Agreement between attention over tokens and the tokens marked by annotators.
 
     Args:
         p: weights ``[N, n]``; rationale: bool ``[N, n]``, True = marked; mask: bool ``[N, n]``, True = keep.
-        threshold: a token counts as selected if its weight is above this; 0 selects the support of a sparse mapping.
     Returns:
-        ``precision``, ``recall``, ``f1``: how well the selected tokens match the marked ones (DeYoung et al. 2020);
+        ``precision``, ``recall``, ``f1``: how well the tokens with weight match the marked ones (DeYoung et al. 2020);
         ``mass``: the attention on marked tokens; all are means over the texts with a marked token, and NaN if there are
         no such texts. ``texts``: the number of such texts.
     Raises:
@@ -131,7 +121,7 @@ def rationale_overlap(
     marked = rationale.bool() & keep
     use = marked.any(-1)
     p, marked, keep = p.detach().double()[use], marked[use], keep[use]
-    chosen = (p > threshold) & keep
+    chosen = (p > 0) & keep
     hit = (chosen & marked).sum(-1).double()
     precision = hit / chosen.sum(-1).clamp(min=1)
     recall = hit / marked.sum(-1)

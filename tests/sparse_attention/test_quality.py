@@ -51,11 +51,11 @@ def test_rationale_overlap_by_hand():
     assert got["f1"] == pytest.approx((0.4 + 1) / 2)
 
 
-def test_rationales_under_masks_thresholds_and_without_marks():
-    p = torch.tensor([[0.5, 0.25, 0.25], [0.0, 0.25, 0.75]])
+def test_rationales_under_masks_and_without_marks():
+    p = torch.tensor([[0.5, 0.0, 0.5], [0.0, 0.25, 0.75]])
     marked, keep = torch.tensor([[True, True, True], [True, False, False]]), torch.tensor([[True, True, False]] * 2)
-    got = quality.rationale_overlap(p, marked, keep, threshold=0.25)  # at the threshold is not above it
-    assert got["precision"] == 0.5 and got["recall"] == 0.25 and got["mass"] == 0.375
+    got = quality.rationale_overlap(p, marked, keep)
+    assert got["precision"] == 0.5 and got["recall"] == 0.25 and got["mass"] == 0.25
     assert got["f1"] == pytest.approx((2 / 3 + 0) / 2) and got["texts"] == 2
     none = quality.rationale_overlap(p, marked & False)
     assert none.pop("texts") == 0 and len(none) == 4 and all(map(math.isnan, none.values()))
@@ -79,8 +79,6 @@ def test_the_alignment_error_rate_of_och_and_ney():
             quality.alignment_error_rate(*lists)
     p = torch.tensor([[0.6, 0.4], [0.0, 1.0], [0.0, 0.0], [0.5, 0.5]])
     assert quality.links(p) == {(0, 0), (1, 1), (0, 3)}
-    assert quality.links(p, threshold=0.3) == {(0, 0), (1, 0), (1, 1), (0, 3), (1, 3)}
-    assert quality.links(p[3:], threshold=0.5) == set()  # above, not at
 
 
 def test_runs_of_a_support_that_is_apart_or_empty():
