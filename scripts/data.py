@@ -13,7 +13,7 @@ python scripts/data.py features --path FOLDER [--device cuda --amp] [--check]   
 
 Features of a 14 x 14 grid go into FOLDER/features (99 GB for all 123,287 images), completely or not at all. FOLDER has
 train2014.zip and val2014.zip (or the folders) and the JSON files.
-    --backbone resnet152 or tiny; --weights: file with a state dict (default: torchvision's, downloaded)
+    --weights  file with a state dict of resnet152 (default: torchvision's, downloaded)
     --size     pixels per side (default 448); --batch-size: images at a time (default 16); --amp: half precision
     --check    verify the checksums of the features and stop
 

@@ -24,7 +24,6 @@ from repro.store import Store
 from tasks import data
 from tasks.commands import records
 from tasks.config import compose, models, nodes
-from tasks.config import pages as config_pages
 from tasks.config.overrides import merged
 from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
@@ -49,14 +48,8 @@ def yaml_of(group: str, name: str) -> dict:
     return yaml.safe_load((CONFIGS / group / f"{name}.yaml").read_text(encoding="utf-8"))
 
 
-def test_a_page_is_the_callers_own_and_is_read_again_when_its_file_changes(monkeypatch, tmp_path):
-    (path := tmp_path / "claims" / "laha2018.yaml").parent.mkdir()
-    monkeypatch.setattr(config_pages, "CONFIGS", tmp_path)
-    for number in (1, 2):
-        path.write_text(f"claims: {number}")
-        os.utime(path, (number, number))
-        for _ in "ab":
-            assert compose.page("claims", "laha2018").pop("claims") == number
+def test_a_page_is_the_callers_own():
+    assert all(compose.page("claims", "laha2018").pop("claims") for _ in "ab")
 
 
 def fields(cls: type) -> set[str]:

@@ -75,7 +75,6 @@ fetch, verify, show = partial(_each, "fetch"), partial(_each, "verify"), partial
 def features(
     *,
     path: Path,
-    backbone: str = "resnet152",
     weights: str | None = None,
     size: int = 448,
     batch_size: int = 16,
@@ -85,8 +84,7 @@ def features(
 ) -> None:
     """Compute features for all images that appear in questions, or only `check` them.
 
-    The arguments are those of `tasks.data.features`. Raises DataError if images or features are missing or damaged,
-    ValueError if the backbone is unknown.
+    The arguments are those of `tasks.data.features`. Raises DataError if images or features are missing or damaged.
     """
     from tasks import data
     from tasks.data import features as grids
@@ -102,7 +100,7 @@ def features(
             step = "put train2014.zip and val2014.zip, or the folders, there"
             raise data.DataUnavailable("the images are missing", str(path), step)
         keys = sorted({question.image for split in found.read(progress).values() for question in split})
-        model = grids.backbone(backbone, weights, size)
+        model = grids.resnet(weights, size)
         grids.extract(source, keys, model, folder, progress, batch_size=batch_size, device=device, amp=amp)
     store = stored_features(folder)
     if check and not is_whole(folder):

@@ -4,6 +4,7 @@
 here: on two cores, data of ordinary size take about ten minutes.
 """
 
+import copy
 import math
 import re
 import shlex
@@ -14,8 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from repro.errors import ConfigError, near
 from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
@@ -25,7 +24,7 @@ from repro.store import Store, elsewhere
 from tasks import use
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.files import quoted
+from tasks.config.files import quoted, values_in
 from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
@@ -111,8 +110,7 @@ def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:
     own = {k.removeprefix("data."): v for k, v in values.items() if k.startswith("data.") and v is not None}
     task, data = values.get("task"), values.get("data")
     found = guess(own.pop("path", None), own, data or OF_TASK.get(str(task)))
-    page: Any = OmegaConf.to_container(OmegaConf.load(compose.CONFIGS / "try.yaml"))
-    one = experiments.read(page, "try", str(values.get("profile", "demo")))
+    one = experiments.read(copy.deepcopy(values_in("try")), "try", str(values.get("profile", "demo")))
     (column,) = [c for c in one.columns if (f"task={task}" in c.overrides if task else c.key == found.kind)]
     if {column.key, found.kind} - {"pairs", "summaries"} and column.key != found.kind:
         raise ConfigError(f"task={task} does not fit: {found.said}; leave task= out, or set {found.otherwise}")

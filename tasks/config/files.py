@@ -61,7 +61,7 @@ def names_in(group: str) -> list[str]:
     return sorted(path.stem for path in (CONFIGS / group).glob("*.yaml"))
 
 
-@lru_cache(64)
+@lru_cache(256)
 def values_in(file: str) -> dict[str, Any]:
     """The content of `configs/<file>.yaml`."""
     return yaml.load((CONFIGS / f"{file}.yaml").read_text(encoding="utf-8"), _Loader)

@@ -3,8 +3,6 @@
 import copy
 import re
 from collections.abc import Sequence
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from repro.claims import claim as paper_claims
@@ -14,7 +12,7 @@ from repro.identity import pair
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment, Row
 from repro.plan.published import Published, loose_ends, numbers
-from tasks.config.files import CONFIGS, names_in
+from tasks.config.files import names_in, values_in
 from tasks.config.request import Request
 
 GROUPS = ("task", "profile", "mapping", "data", "model", "optim", "schedule", "logger", "launcher", "hydra/sweeper")
@@ -24,16 +22,7 @@ def page(group: str, name: str) -> dict[str, Any]:
     """`configs/<group>/<name>.yaml` as plain containers. Raises ConfigError, naming the nearest file, if unknown."""
     if name not in (known := names_in(group)):
         raise ConfigError(f"{group} {name!r} is unknown{near(name, known)}; known: {', '.join(known)}")
-    path = CONFIGS / group / f"{name}.yaml"
-    return copy.deepcopy(_read(path, path.stat().st_mtime_ns))
-
-
-@lru_cache
-def _read(path: Path, changed: int) -> dict[str, Any]:
-    """The content of a file; `changed` is its modification time, so that a changed file is read again."""
-    from omegaconf import OmegaConf  # not needed to load a finished cell
-
-    return OmegaConf.to_container(OmegaConf.load(path), resolve=True)  # type: ignore[return-value]
+    return copy.deepcopy(values_in(f"{group}/{name}"))
 
 
 def experiment(name: str, profile: str) -> Experiment:

@@ -13,14 +13,12 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import cached_property, lru_cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from repro.errors import ConfigError, near, short
-from repro.rounding import rounded
 from repro.store import outputs_folder
 from tasks.config.files import CONFIGS, NAME, NODES, TOP, names_in, quoted
 
@@ -42,7 +40,7 @@ PATHS = (
 )  # keys whose values are files or folders
 WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # a word with a letter that Hydra's parser rejects
 SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
-FLOAT = re.compile(r"-?\d+\.?\d*(?:e[-+]?\d+)?")  # a value of a range, as Hydra writes it
+DECIMALS = 12  # of the values of a range
 SEVERAL = ("logger",)  # groups from which several files may be chosen
 OPTUNA = "hydra/sweeper=optuna"
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
@@ -122,23 +120,17 @@ class Override:
         raise ConfigError(f"{self.text!r} matches nothing{known}")
 
     def _range(self, texts: Iterable[str]) -> Iterator[str]:
-        """The values of a range of floats with the decimals that were typed, below its end: 0.3, not 0.30000000000000004."""
+        """The values of a range of floats without the rounding errors of sums, below its end: 0.3, not 0.30000000000000004."""
         from hydra.core.override_parser.types import RangeSweep
 
         swept = self.parsed.value()
-        ends = [swept.start, swept.stop, swept.step] if isinstance(swept, RangeSweep) else []
-        if not any(isinstance(end, float) for end in ends):
-            yield from texts
-            return
-        start, stop, step = (Decimal(str(rounded(end))) for end in ends)
-        places = max(0, *(-int(one.as_tuple().exponent) for one in (start, step)))
+        exact = not isinstance(swept, RangeSweep) or all(
+            isinstance(n, int) for n in (swept.start, swept.stop, swept.step)
+        )
         for text in texts:
-            if not FLOAT.fullmatch(text):  # of a cast
-                yield text
-                continue
-            value = round(float(text), places) + 0.0  # -0.0 would be another value
-            if (Decimal(str(value)) < stop) if step > 0 else (Decimal(str(value)) > stop):
-                yield str(value)
+            value = text if exact else str(round(float(text), DECIMALS) + 0.0)  # -0.0 would be another value
+            if exact or (float(value) < swept.stop if swept.step > 0 else float(value) > swept.stop):
+                yield value
 
     @cached_property
     def each(self) -> tuple[Override, ...]:

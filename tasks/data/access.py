@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 from repro.errors import ConfigError, near
 from repro.options import read as read_options
-from tasks.config.files import names_in
 from tasks.data.acquire import sources
 from tasks.data.acquire.download import nothing_fetched
 from tasks.data.dataset import SPLITS, DataSet, Loader, Splits, fingerprint
@@ -42,8 +41,7 @@ def set_module(name: str) -> Loader:
     manifest = load_manifest(name) if name in manifest_names() else {"kind": "vectors"}
     if manifest["kind"] == "vectors":
         known = set_names()
-        why = f": data/manifests/{name}.yaml is missing, {GUIDE}" if name in names_in("data") else near(name, known)
-        raise ConfigError([f"unknown data set data.name={name!r}{why}; allowed: {', '.join(known)}"])
+        raise ConfigError([f"unknown data set data.name={name!r}{near(name, known)}; allowed: {', '.join(known)}"])
     path = f"tasks.data.sets.{manifest.get('loader', name)}"
     sets = getattr(importlib.import_module(path), "SETS", {}) if importlib.util.find_spec(path) else {}
     loader = sets.get(name) or sets.get(manifest.get("holds"))
@@ -75,18 +73,21 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             reads = f"this task reads {KINDS.get(kind, kind)}: {', '.join(set_names(kind))}"
             return [f"data={node['name']} holds {KINDS[module.KIND]}; {reads}"]
-        read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
+        _options(node)
     except ConfigError as error:
         return error.problems
     return []
+
+
+def _options(node: Mapping[str, Any]) -> Any:
+    return read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
 
 
 def chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
     """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
     if wrong := problems(node):
         raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
-    module = set_module(node["name"])
-    return module, read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
+    return set_module(node["name"]), _options(node)
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -188,19 +189,13 @@ def look(
         node["fallback"] = None
     place = node.get("path") or node.get("mirror") or root
     check_folder(root, write=what != "verify")
-    try:
-        with nothing_fetched() if what == "verify" else contextlib.nullcontext():
-            if place == root and what == "verify":
-                sources.verify_fetched(manifest, root)
-            elif place == root:
-                sources.fetched(manifest, root, progress)
-            data = open_data(node, root, progress)
-            splits = data.read(progress)
-    except DataUnavailable as error:  # the command that its next step names may be the one that is running
-        if what == "verify":
-            raise
-        step = re.sub(rf"make data-{name}( \([^)]*\))?; or ", "", error.next_step)
-        raise DataUnavailable(error.what, error.why, step) from error
+    with nothing_fetched() if what == "verify" else contextlib.nullcontext():
+        if place == root and what == "verify":
+            sources.verify_fetched(manifest, root)
+        elif place == root:
+            sources.fetched(manifest, root, progress)
+        data = open_data(node, root, progress)
+        splits = data.read(progress)
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
     said = [f"{name}: {counts}; {data.provenance}; from {place}"]
     if what == "show":

@@ -1,4 +1,4 @@
-"""Grid features of images, from torchvision's ResNet-152 without pooling, or from a small network with random weights.
+"""Grid features of images, from torchvision's ResNet-152 without pooling.
 
 Martins et al. 2020: images resized to 448 x 448, ImageNet normalisation, output 14 x 14 x 2048 of the last convolution.
 """
@@ -19,7 +19,6 @@ from tasks.data.progress import Progress
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 LARGEST = float(torch.finfo(torch.float16).max)
-BACKBONES = ("resnet152", "tiny")
 
 
 @dataclass
@@ -33,27 +32,17 @@ class Backbone:
     channels: int
 
 
-def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone:
-    """Load a backbone by name.
+def resnet(weights: str | None = None, size: int = 448) -> Backbone:
+    """ResNet-152 without pooling and classifier.
 
     Args:
         weights: file with a state dict, or None to download torchvision's weights (ResNet152_Weights.IMAGENET1K_V1, 230
             MB).
         size: image height and width in pixels.
     Raises:
-        ValueError: the name is unknown.
         DataUnavailable: the weights are unavailable.
         DataError: the file is damaged or belongs to another network.
     """
-    if name == "tiny":  # two convolutions with fixed random weights, for trials; the features are not meaningful
-        generator = torch.Generator().manual_seed(0)
-        net: nn.Module = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 4), nn.ReLU())
-        with torch.no_grad():
-            for parameter in net.parameters():
-                parameter.copy_(0.3 * torch.randn(parameter.shape, generator=generator))
-        return Backbone(net.eval(), f"tiny|seed:0|size:{size}", size, (size // 16, size // 16), 16)
-    if name != "resnet152":
-        raise ValueError(f"backbone {name!r} is unknown; allowed: {', '.join(BACKBONES)}")
     from torchvision.models import ResNet152_Weights, resnet152
 
     net = resnet152(weights=None)
@@ -75,7 +64,7 @@ def backbone(name: str, weights: str | None = None, size: int = 448) -> Backbone
             where = f"{preset.url}: {type(error).__name__}: {error}"
             step = "fetch that file on another machine and give its path by --weights"
             raise DataUnavailable("the weights of resnet152 cannot be downloaded", where, step) from error
-    cut = nn.Sequential(*list(net.children())[:-2]).eval()  # without pooling and classifier
+    cut = nn.Sequential(*list(net.children())[:-2]).eval()
     return Backbone(cut, f"resnet152|weights:{origin}|size:{size}", size, (size // 32, size // 32), 2048)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from repro.errors import ConfigError
 from repro.options import LARGEST, choice, integer, listing, number, option, text
-from tasks.config.files import defaults, names_in, values_in
+from tasks.config.files import defaults, values_in
 from tasks.data.records import Pair
 
 SIDES = ("source", "target")
@@ -104,8 +104,6 @@ class Common:
 def options_of(name: str, loader: Any) -> type:
     """The class of the options of a data set with this `tasks.data.dataset.Loader`."""
     known, file = FIELDS | loader.own, f"data/{name}"
-    if name not in names_in("data"):
-        raise ConfigError(f"configs/{file}.yaml is missing, see docs/extending.md")
     if strange := [key for key in values_in(file) if key != "name" and key not in known]:
         what = f"configs/{file}.yaml: {strange[0]} is an option of no data set"
         raise ConfigError(f"{what}; give what it accepts in the Loader of the set, see docs/extending.md")

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from small_vqa2 import write_vqa2
+from torch import nn
 
 from tasks.data.dataset import DataSet, content_sha256
 from tasks.data.records import Pair
@@ -41,6 +42,18 @@ def vqa2_folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pictures")
     write_vqa2(folder)
     return folder
+
+
+@pytest.fixture
+def tiny_backbone():
+    """Two convolutions with random weights in place of ResNet-152."""
+    from tasks.data.features import Backbone
+
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 8, 4, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 4), nn.ReLU()).eval()
+    for parameter in net.parameters():
+        parameter.data = 0.3 * torch.randn(parameter.shape)
+    return Backbone(net, "tiny", 32, (2, 2), 16)
 
 
 @pytest.fixture(scope="session")

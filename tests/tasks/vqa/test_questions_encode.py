@@ -88,7 +88,7 @@ def test_what_a_cell_keeps_is_enough_to_encode_and_to_build_the_model(node, cach
         encode.open_encoded(tmp_path)
 
 
-def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder, tmp_path):
+def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder, tmp_path, tiny_backbone):
     from tasks.data import features
 
     folder = tmp_path / "set"
@@ -98,7 +98,7 @@ def test_features_are_read_from_their_store_and_missing_ones_counted(vqa2_folder
     keys = list(dict.fromkeys(q.image for split in ("train", "dev", "test") for q in records[split]))
     source = open_data(node | {"input": "pixels"}, tmp_path).about["images"].source
     there = keys[:7] + keys[14:]
-    features.extract(source, there, features.backbone("tiny", size=32), folder / "features", QUIET)
+    features.extract(source, there, tiny_backbone, folder / "features", QUIET)
     found = encode.encode(open_data(node, tmp_path), Encode(min_answer_count=2), tmp_path, QUIET)
     lost = set(keys[7:14]) | {"7", "8"}
     for split in ("train", "dev"):
