@@ -159,20 +159,16 @@ def sentence(error: Exception) -> str:
 
 def _nearest(key: str, config: DictConfig) -> str:
     """A text that suggests the nearest known key and lists all keys at the same level."""
-    known = OmegaConf.to_container(config, resolve=False)
-    *path, last = key.split(".")
-    for depth, part in enumerate(path):
-        if not isinstance(known, dict):
-            return ""
-        if part not in known:
-            path, last = path[:depth], part
-            break
-        known = known[part]
-    if not isinstance(known, dict):
+    path, _, last = key.rpartition(".")
+    node = OmegaConf.select(config, path) if path else config
+    if path and node is None:
+        return _nearest(path, config)
+    if not isinstance(node, DictConfig):
         return ""
+    known = OmegaConf.to_container(node, resolve=False)
     names = [str(name) for name in known if name != "hydra"]
     all_keys = [f"{node}.{k}" for node in names if not path and isinstance(known[node], dict) for k in known[node]]
     inside = [k for k in all_keys if k.endswith(f".{last}")] or [k for k in all_keys if k.endswith(f"_{last}")]
     if inside:
         return f" (did you mean {' or '.join(map(repr, inside))}?)"
-    return f"{near(last, names)}; {'.'.join(path) or 'it'} has: {', '.join(names)}"
+    return f"{near(last, names)}; {path or 'it'} has: {', '.join(names)}"

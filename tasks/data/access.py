@@ -27,8 +27,6 @@ from tasks.data.progress import NullProgress, Progress
 from tasks.data.read.formats import counting
 from tasks.data.records import KINDS
 
-GUIDE = "see docs/extending.md"
-
 
 def set_names(kind: str | None = None) -> list[str]:
     """Names of all data sets, or only those of the given kind."""
@@ -47,7 +45,7 @@ def set_module(name: str) -> Loader:
     loader = sets.get(name) or sets.get(manifest.get("holds"))
     if loader is None or loader.KIND not in KINDS:
         file = f"{path.replace('.', '/')}.py must have SETS = {{{name!r}: Loader(KIND, load)}}"
-        raise ConfigError([f"data.name={name}: {file}, where KIND is {' or '.join(KINDS)}; {GUIDE}"])
+        raise ConfigError([f"data.name={name}: {file}, where KIND is {' or '.join(KINDS)}; see docs/extending.md"])
     return loader
 
 

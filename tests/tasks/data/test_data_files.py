@@ -12,9 +12,7 @@ import pytest
 from tasks.data import DataError, NullProgress, Progress
 from tasks.data.cache import cached_folder, cached_rows, is_whole, read_meta, write_meta
 from tasks.data.files import publish_file, publish_folder, remembered, sha256_of, verify, writing_to
-from tasks.data.options import Common
 from tasks.data.ragged import open_tokens, write_tokens
-from tasks.data.records import Pair
 
 KINDS = {"too long": b"abcd", "truncated": b"ab", "damaged": b"abd", "missing": None}
 
@@ -68,19 +66,6 @@ def test_plain_progress_writes_lines_with_counts(tmp_path):
         assert list(progress.over(range(4), "working")) == [0, 1, 2, 3]
     lines = (tmp_path / "log").read_text().splitlines()
     assert lines[0] == "hello" and lines[-1].startswith("working: 4 of 4") and len(lines) == 5
-
-
-def test_pairs_keep_to_their_bounds():
-    """Both bounds are allowed numbers of words themselves; the first reference alone counts; None is no bound."""
-    allowed, free = Common(), Common()
-    allowed.min_words, allowed.max_words = {"source": 2, "target": 3}, {"source": 4, "target": None}
-    free.min_words = free.max_words = {"source": None, "target": None}
-    pairs = {(s, t): Pair(" a" * s, (" b" * t, "c")) for s in range(1, 7) for t in range(1, 6)}
-    assert allowed.within(pairs.values()) == [pairs[s, t] for s in (2, 3, 4) for t in (3, 4, 5)]
-    assert allowed.bounds() == [allowed.min_words, allowed.max_words]
-    least = "at least 2 words a source, at least 3 words a target"
-    assert allowed.shortfall() == [f"only pairs of {least}, at most 4 words a source"]
-    assert free.within(pairs.values()) == list(pairs.values()) and free.shortfall() == []
 
 
 def test_a_value_is_remembered_for_its_key_and_computed_each_time_where_it_cannot_be_kept(tmp_path, monkeypatch):

@@ -165,18 +165,6 @@ def test_a_root_that_is_no_folder_is_refused_before_anything(tmp_path):
             data.open_data({"name": "toy"}, root)
 
 
-@pytest.mark.parametrize("key", ["outputs", "data"])
-def test_folders_that_cannot_be_written_are_refused_at_compose(key, composed, tmp_path):
-    from tasks.config.compose import ConfigError
-
-    (tmp_path / "file").write_text("x")
-    for folder in ("/proc/nothing", str(tmp_path / "file")):
-        with pytest.raises(ConfigError, match=rf"paths\.{key}={folder} cannot be written"):
-            composed(["task=toy", "mapping=softmax", f"paths.{key}={folder}"])
-    assert composed(["task=toy", "mapping=softmax", f"paths.{key}={tmp_path / 'new'}"])
-    assert not (tmp_path / "new").exists()
-
-
 def test_vectors_of_the_words_that_are_wanted(tmp_path):
     """A header counts in the first line alone; a word may hold spaces; the first of two rows of a word is kept."""
     path = tmp_path / "vectors.txt"

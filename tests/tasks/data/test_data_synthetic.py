@@ -1,10 +1,9 @@
 """The generator against scikit-learn's own and against the laws of the paper's three settings; Mulan's files."""
 
-import gzip
-
 import numpy as np
 import pytest
 from made_mirror import LABELS
+from mirror_stand_in import write_wheels
 from scipy import stats
 from sklearn.datasets import make_multilabel_classification
 
@@ -88,21 +87,14 @@ def test_mulans_files(name, mirror, opened):
 
 
 def test_yeast_from_a_wheel(tmp_path, monkeypatch, opened):
-    """The reader of the package's file, on a file of that format."""
-    rng = np.random.default_rng(0)
-    x, y = rng.normal(size=(30, 103)), rng.random((30, 14)) < 0.3
-    y[:, 0] |= ~y.any(1)
-    head = ",".join([*(f"Att{i + 1}" for i in range(103)), *LABELS["yeast"]])
-    rows = [",".join([*map(repr, a), *(str(int(value)) for value in b)]) for a, b in zip(x.tolist(), y)]
-    (file,) = load_manifest("yeast_river")["files"]
-    path = tmp_path / file["path"]
-    path.parent.mkdir(parents=True)
-    path.write_bytes(gzip.compress("\n".join([head, *rows, ""]).encode()))
+    write_wheels(tmp_path)
     monkeypatch.setattr(features, "verify", lambda *a, **k: None)
-    monkeypatch.setattr(features, "TRAIN", 20)
+    monkeypatch.setattr(features, "TRAIN", 24)
     monkeypatch.setattr(features, "fetch_wheel", lambda *a, **k: tmp_path)
     found = opened("yeast_river")
     splits = found.read(NullProgress())
-    assert {s: part.labels.shape for s, part in splits.items()} == {"train": (20, 14), "test": (10, 14)}
-    assert sum(int(part.labels.sum()) for part in splits.values()) == y.sum()
+    for split, count in (("train", 24), ("test", 16)):
+        assert splits[split].features.shape == splits[split].labels.shape == (count, 2)
+        assert (splits[split].labels.sum(1) == 1).all()
+    assert found.about["labels"] == ["Class1", "Class2"]
     assert load_manifest("yeast_river")["note"] in found.notes
