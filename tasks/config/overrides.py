@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.config_store import ConfigStore
@@ -165,9 +166,9 @@ def _nearest(key: str, config: DictConfig) -> str:
         return _nearest(path, config)
     if not isinstance(node, DictConfig):
         return ""
-    known = OmegaConf.to_container(node, resolve=False)
+    known: Any = OmegaConf.to_container(node, resolve=False)
     names = [str(name) for name in known if name != "hydra"]
-    all_keys = [f"{node}.{k}" for node in names if not path and isinstance(known[node], dict) for k in known[node]]
+    all_keys = [f"{name}.{k}" for name in names if not path and isinstance(known[name], dict) for k in known[name]]
     inside = [k for k in all_keys if k.endswith(f".{last}")] or [k for k in all_keys if k.endswith(f"_{last}")]
     if inside:
         return f" (did you mean {' or '.join(map(repr, inside))}?)"
