@@ -159,10 +159,15 @@ def numbered(path: Path) -> Iterator[tuple[int, str]]:
 
 def lines_of(stream: Iterable[bytes], path: Path) -> Iterator[tuple[int, str]]:
     """Like `numbered`, for an open file, which may be blank."""
-    byte = 0
+    byte, number, text = 0, 0, ""
     for number, raw in enumerate(stream, 1):
-        yield number, decode(raw, path, line=number, byte=byte).removesuffix("\n").removesuffix("\r")
+        text = decode(raw, path, line=number, byte=byte)
         byte += len(raw)
+        text = text.removesuffix("\n").removesuffix("\r")
+        yield number, text
+    if number == 1 and "\r" in text:
+        step = "save it again, as UTF-8 with the line ends of Unix or Windows"
+        raise damaged(path, "its lines end in CR alone", "lines that end in LF", line=1, step=step)
 
 
 def read_lines(path: Path) -> list[str]:

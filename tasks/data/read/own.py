@@ -31,6 +31,7 @@ WHOLE = ""  # key used instead of a split name: one file that is still to be spl
 NO_DEV = ("train", "test")  # a folder with only these: dev is split from train
 STEMS = {"train": ("train",), "dev": ("dev", "valid", "validation", "val"), "test": ("test",)}
 PACKED = ("", ".gz", ".bz2", ".xz", ".zst")
+PART = re.compile(r"(train|dev|val\w*|test)-\d+-of-\d+\.(csv|jsonl?|parquet)")  # as on the hub
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",))
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
@@ -93,6 +94,11 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
         if there:
             by_split[split] = there[0][1]
     files = sorted(file for depth in ("*", "*/*", "*/*/*") for file in place.glob(depth) if _shown(file, place))
+    if parts := [str(file.relative_to(place)) for file in files if PART.fullmatch(file.name)]:
+        step = (
+            "join those of each split into one file, such as train.parquet, with datasets.load_dataset and to_parquet"
+        )
+        raise DataError(f"{place} has files in parts", ", ".join(parts[:6]), step)
     used = {file for files in by_split.values() for file in files}
     others = [file for file in files if file.parent == place and file not in used]
     missing = [split for split in needed if split not in by_split]

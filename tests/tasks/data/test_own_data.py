@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import datasets
@@ -286,7 +287,13 @@ def test_parts_of_the_hub_are_refused(tmp_path, opened):
     (hub / "en").mkdir(parents=True)
     for name in ("train-00000-of-00002", "train-00001-of-00002"):
         datasets.Dataset.from_list(rows).to_parquet(hub / "en" / f"{name}.parquet")
-    with refused(DataUnavailable, says="holds en/train-00000-of-00002.parquet"):
+    with refused(DataError, key="train-00000-of-00002.parquet", says="in parts"):
+        opened("table", path=str(hub), **table)
+    (hub / "de" / "train").mkdir(parents=True)
+    for name in ("0000", "0001"):
+        datasets.Dataset.from_list(rows).to_json(hub / "de" / "train" / f"{name}.jsonl")
+    shutil.rmtree(hub / "en")
+    with refused(DataUnavailable, says="holds de/train/0000.jsonl, de/train/0001.jsonl"):
         opened("table", path=str(hub), **table)
 
 
