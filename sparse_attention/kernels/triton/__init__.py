@@ -49,7 +49,6 @@ def available(op: str, x: Tensor) -> bool:
     return here and _takes(op, x.shape[-1], x.dtype, x.get_device())
 
 
-@functools.lru_cache(2048)
 def _takes(op: str, n: int, dtype: torch.dtype, device: int) -> bool:
     longest = (_LONGEST_GROUPED if op in _GROUPED else _LONGEST) if op in OPS else -1
     return dtype in _DTYPES and n <= longest and too_old(device) is None
@@ -160,14 +159,17 @@ class Plan(NamedTuple):
 
 def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
     """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
-    return _plan(op, x.shape[-1], masked, x.dtype, **params) if available(op, x) else None
+    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not _load():
+        return None
+    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params)
 
 
 @functools.lru_cache(2048)
-def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, **params: float) -> Plan | None:
-    """The plan for rows of n entries; None where float32 is not precise enough, so that the reference is used."""
+def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **params: float) -> Plan | None:
+    """The plan for rows of n entries; None if no kernel takes them, or float32 is not precise enough: the reference is used."""
     exact = 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
-    return Plan(op, params, *_MAKE[op](n, masked, **params), _FREE[dtype]) if exact else None
+    takes = exact and _takes(op, n, dtype, device)
+    return Plan(op, params, *_MAKE[op](n, masked, **params), _FREE[dtype]) if takes else None
 
 
 class Kernel:
@@ -177,11 +179,11 @@ class Kernel:
         self.op = op
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
-        found = _plan(self.op, x.shape[-1], form.mask is not None, x.dtype, **params)
+        found = _plan(self.op, x.shape[-1], form.mask is not None, x.dtype, x.get_device(), **params)
         return found.forward(x.resolve_neg(), form) if found else REFERENCE[self.op].forward(x, **params)
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, /, **params: float) -> Tensor:
-        found = _plan(self.op, y.shape[-1], form.mask is not None, y.dtype, **params)
+        found = _plan(self.op, y.shape[-1], form.mask is not None, y.dtype, y.get_device(), **params)
         if not found:
             return REFERENCE[self.op].backward(g, y, saved, **params)
         return found.backward(g.resolve_neg(), y.resolve_neg(), saved, form)
