@@ -208,7 +208,7 @@ _prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gra
 
 def prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
     """Compile the kernels of `gradients` while the forward kernel is compiled: without values, on the meta device."""
-    given = q, k, v, *saved[:TENSORS]
+    given: Any = q, k, v, *saved[:TENSORS]
     without: Any = (None if x is None else x.detach().to("meta") for x in given)
     q_, k_, v_, *kept = without
     with torch.cuda.device(q.get_device()):

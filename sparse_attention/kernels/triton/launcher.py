@@ -81,8 +81,8 @@ class Starter:
             start = None
             with suppress(AttributeError, KeyError):  # another version of Triton, which starts it in another way
                 rest = tuple(constants[x.name] for x in kernel.params[len(arguments) :])
-                run, before = made.run, (made.packed_metadata, None, None, None)
-                version = sys.modules["triton"].__version__
+                before: Values = (made.packed_metadata, None, None, None)
+                run, version = made.run, sys.modules["triton"].__version__
                 if version.startswith("3.6.") and not run.global_scratch_size | run.profile_scratch_size:
                     # what Triton's launcher calls in the end, as its file backends/nvidia/driver.py says
                     run, before = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None, *before)
