@@ -17,7 +17,7 @@ from torch.autograd import Function
 from ..kernels.native import attention as native
 from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
-from ..kernels.triton.attention_arguments import TENSORS, Saved
+from ..kernels.triton.attention import TENSORS, Saved
 from . import composition, short
 from .call import on_gpu
 from .choice import refusal

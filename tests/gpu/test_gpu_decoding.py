@@ -8,7 +8,7 @@ from test_gpu_attention import TOLERANCE, drawn, quarters, relative, two
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms
-from sparse_attention.kernels.triton import attention, attention_arguments
+from sparse_attention.kernels.triton import attention
 
 pytestmark = pytest.mark.gpu
 PARTS: dict[str, Any] = {"window": (90, 0), "sinks": (0.5, 1.0, -9.0, 3.0), "slopes": (0.125, 0.0, 0.25, 0.5)}
@@ -38,7 +38,7 @@ def test_few_queries_read_a_cache_in_place(case, dtype, device, launched) -> Non
     }
     there = [x.to(device) for x in (q, k, v)]
     views = [there[0], *(x[:, :m] for x in there[1:])]
-    assert attention_arguments.together(*views[1:])[0].data_ptr() == there[1].data_ptr()
+    assert attention.together(*views[1:])[0].data_ptr() == there[1].data_ptr()
     out, saved = attention.forward(*views, alpha=alpha, scale=0.25, causal=causal, lead=(2, 2), save=False, **given)
     assert launched == ["decode_scores", "simplex_forward", "decode_values"] and saved is None
     keep = composition.visible(n, m, each.pop("lengths", None), causal, None, spans)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,6 +41,17 @@ class Shape(ctypes.Structure):
     ]
 
 
+def joined(sizes: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Sizes and steps of the dimensions, of which those that are one in memory are joined, and those of one entry left out."""
+    runs: list[tuple[int, int]] = []
+    for size, step in zip(sizes, steps):
+        if size != 1 and runs and runs[-1][1] == size * step:
+            runs[-1] = runs[-1][0] * size, step
+        elif size != 1:
+            runs.append((size, step))
+    return runs
+
+
 def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
     """The memory layout of ``x``, broadcastable to ``[*lead, n, m]``.
 
@@ -48,14 +60,8 @@ def layout(x: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, int, int]:
     """
     x = x.reshape(*[1] * (len(lead) + 2 - x.ndim), *x.shape)
     steps = [step if size > 1 else 0 for size, step in zip(x.shape, x.stride(), strict=True)]
-    runs: list[tuple[int, int]] = []  # dimensions that are one in memory are joined: on a GPU, each costs launches
-    for size, step in zip(lead, steps):
-        if runs and runs[-1][1] == size * step:
-            runs[-1] = runs[-1][0] * size, step
-        elif size != 1:
-            runs.append((size, step))
     at = None
-    for size, step in runs:
+    for size, step in joined(lead, steps):  # on a GPU, each costs launches
         own = torch.arange(0, size * step, step, device=x.device) if step and size else None
         if at is None:
             at = torch.zeros(size, dtype=torch.int64, device=x.device) if own is None else own

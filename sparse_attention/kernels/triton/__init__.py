@@ -3,8 +3,7 @@
 It takes float32, float16 and bfloat16 rows [R, n] on a CUDA device, with n up to 32,768 (8,192 for fusedmax and
 oscarmax), and their mask. It computes in float32 and rounds once. The reference, which runs on any device, handles the
 rest: float64, longer rows, constrained_sparsemax, and alpha above 2. ``forward`` and ``backward`` are called as
-described in ``sparse_attention.kernels``, with one more argument, a `Form`. Softmax, sparsecone and sparsehourglass
-have kernels here; on other devices they are torch code.
+described in ``sparse_attention.kernels``, with one more argument, a `Form`.
 
 With ``TRITON_INTERPRET=1``, the kernels also take CPU tensors, but are slow.
 """
@@ -21,6 +20,7 @@ import torch
 from torch import Tensor
 
 from .. import active
+from ..native.attention_shape import joined
 from ..reference import OPS as REFERENCE
 from .launcher import LaunchFailed, Starter, starter
 
@@ -29,27 +29,23 @@ _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 # Entries of a warp, and how many entries of a row are handled by fewer threads (four times as many in rows above 1,024).
 _FUSED, _OSCAR, _FEW = 128, 256, 256
-_kernels: Any = None
 
 Result = tuple[Tensor, tuple[Tensor, ...]]
 
 
-def _load() -> Any:
-    """Import Triton on first use, since its import takes longer than that of the whole package."""
-    global _kernels
-    if _kernels is None:
-        try:
-            from . import simplex, structured
-
-            _kernels = (simplex, structured)
-        except ImportError:
-            _kernels = ()
-    return _kernels
+@functools.cache
+def _load() -> tuple[Any, ...]:
+    """The kernels' modules. Triton is imported on first use, since its import takes longer than that of the whole package."""
+    try:
+        from . import simplex, structured
+    except ImportError:
+        return ()
+    return simplex, structured
 
 
 def available(op: str, x: Tensor) -> bool:
     """True if ``op`` can run on ``x`` on this machine."""
-    here = (x.is_cuda or (_INTERPRETED and x.is_cpu)) and op not in given_up and bool(_kernels or _load())
+    here = (x.is_cuda or (_INTERPRETED and x.is_cpu)) and op not in given_up and bool(_load())
     return here and _takes(op, x.shape[-1], x.dtype, x.get_device())
 
 
@@ -84,11 +80,6 @@ def give_up(op: str, error: LaunchFailed) -> None:
     given_up[op] = error
 
 
-def exact(params: dict[str, float]) -> bool:
-    """True if float32 is precise enough for these hyperparameters; if not, the reference is used."""
-    return 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
-
-
 class Form(NamedTuple):
     """Extra arguments of a kernel: the mask to apply and the dtype to round to.
 
@@ -107,36 +98,22 @@ _UNMASKED = {"size1": 1, "size2": 1, "s0": 0, "s1": 0, "s2": 0, "s3": 0}  # the 
 _FREE = {dtype: Form(dtype=dtype) for dtype in _DTYPES}
 
 
-def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int] | None = None) -> Form:
-    """The `Form` for a boolean mask that broadcasts to ``shape``, its own by default.
-
-    A mask that needs more than three strides besides the last is copied.
-    """
+def form(mask: Tensor | None, dtype: torch.dtype, shape: Sequence[int]) -> Form:
+    """The `Form` for a boolean mask that broadcasts to ``shape``; one that needs more than three strides besides the last is copied."""
     if mask is None:
-        return _FREE[dtype] if dtype in _FREE else Form(None, PLAIN.layout, dtype)
-    shape = mask.shape if shape is None else shape
+        return _FREE[dtype]
     layout = _layout(mask.shape, mask.stride(), shape)
-    if layout is None:
-        return form(mask.expand(shape).contiguous(), dtype)
-    return Form(mask, layout, dtype)
+    return Form(mask, layout, dtype) if layout else form(mask.expand(shape).contiguous(), dtype, shape)
 
 
 @functools.lru_cache(1024)
 def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) -> tuple[int, ...] | None:
     """The layout of a `Form`; None if three strides are not enough."""
-    lead, size, stride = [], 1, 0  # the dimensions but for the last; those that are one in memory are joined
-    for i in range(-len(shape), -1):
-        if (here := shape[i]) > 1:
-            step = strides[i] if i >= -len(sizes) and sizes[i] > 1 else 0
-            if size > 1 and stride != step * here:
-                lead.append((size, stride))
-                size = 1
-            size, stride = size * here, step
-    lead.append((size, stride))
-    if len(lead) > 3:
+    steps = [0] * (len(shape) - len(sizes)) + [step if size > 1 else 0 for size, step in zip(sizes, strides)]
+    if len(lead := joined(shape[:-1], steps)) > 3:
         return None
     (_, s0), (size1, s1), (size2, s2) = [(1, 0)] * (3 - len(lead)) + lead
-    return size1, size2, s0, s1, s2, strides[-1] if sizes and sizes[-1] > 1 else 0
+    return size1, size2, s0, s1, s2, steps[-1]
 
 
 @functools.lru_cache(512)
@@ -182,25 +159,17 @@ class Plan(NamedTuple):
 
 def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
     """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
-    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not (_kernels or _load()):
+    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not _load():
         return None
     return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params)
 
 
 @functools.lru_cache(2048)
 def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **params: float) -> Plan | None:
-    if not (_takes(op, n, dtype, device) and exact(params)):
-        return None
-    return Plan(op, params, *_made(op, n, masked, **params), _FREE[dtype])
-
-
-@functools.lru_cache(2048)
-def _made(op: str, n: int, masked: bool, **params: float) -> Pair:
-    """The forward and the backward for rows of n entries; the reference's where float32 is not precise enough, see `exact`."""
-    if exact(params):
-        return _MAKE[op](n, masked, **params)
-    kernel = REFERENCE[op]
-    return lambda x, _: kernel.forward(x, **params), lambda g, p, saved, _: kernel.backward(g, p, saved, **params)
+    """The plan for rows of n entries; None if no kernel takes them, or float32 is not precise enough: the reference is used."""
+    exact = 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
+    takes = exact and _takes(op, n, dtype, device)
+    return Plan(op, params, *_MAKE[op](n, masked, **params), _FREE[dtype]) if takes else None
 
 
 class Kernel:
@@ -210,11 +179,14 @@ class Kernel:
         self.op = op
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
-        return _made(self.op, x.shape[-1], form.mask is not None, **params)[0](x.resolve_neg(), form)
+        found = _plan(self.op, x.shape[-1], form.mask is not None, x.dtype, x.get_device(), **params)
+        return found.forward(x.resolve_neg(), form) if found else REFERENCE[self.op].forward(x, **params)
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, /, **params: float) -> Tensor:
-        made = _made(self.op, y.shape[-1], form.mask is not None, **params)
-        return made[1](g.resolve_neg(), y.resolve_neg(), saved, form)
+        found = _plan(self.op, y.shape[-1], form.mask is not None, y.dtype, y.get_device(), **params)
+        if not found:
+            return REFERENCE[self.op].backward(g, y, saved, **params)
+        return found.backward(g.resolve_neg(), y.resolve_neg(), saved, form)
 
 
 def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:

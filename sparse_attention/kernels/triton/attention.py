@@ -18,24 +18,47 @@ import functools
 import math
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import triton as rows
-from ..native.attention_shape import Gradients
-from . import attention_arguments as args
-from .attention_arguments import TENSORS, Saved
+from ..native.attention_shape import Gradients, layout
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
-# Up to this many queries of a group, without gradients, their scores are stored; see ``decoding``
+# Up to this many queries of a group, without gradients, their scores are stored, see `_of_few`
 _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 # Up to this many queries and keys, all keys fit into one block, which has kernels of its own, see ``short_kernels``
 SHORT = 128
 SHORT_KEYS = (32, 64, 128)  # of such a block: few sizes, since each is compiled
+TENSORS = 8  # number of tensors in `Saved`
+_FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 _LARGEST = {torch.float32: 64 * 64, torch.float16: 128 * 128, torch.bfloat16: 128 * 128}  # keys times channels
+
+
+class Saved(NamedTuple):
+    """Data for the backward: `TENSORS` tensors, then numbers.
+
+    They are what the forward kernel wrote, and the forms, which decide which keys a query sees, and their scores.
+    """
+
+    state: Tensor  # float32, see `attention_blocks.parts_of`; empty before the forward
+    lengths: Tensor | None
+    spans: Tensor | None
+    bias: Tensor | None  # -inf where the mask hides a key; or uint8, the mask alone
+    powers: Tensor | None  # float32 [H], 1 / (alpha - 1) if each head has its own
+    scales: Tensor | None
+    slopes: Tensor | None
+    sinks: Tensor | None
+    lead: tuple[int, ...]
+    alpha: float
+    scale: float
+    causal: bool
+    block: tuple[int, int]
+    sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
+    short: bool = False  # computed by ``short_kernels``
 
 
 def _block(d: int, e: int, dtype: torch.dtype, laden: bool, biased: bool, newer: bool) -> tuple[int, int]:
@@ -51,19 +74,13 @@ def _block(d: int, e: int, dtype: torch.dtype, laden: bool, biased: bool, newer:
     return size, size // 2 if fewer_keys else size
 
 
-def _short(q: Tensor, n: int, m: int, d: int, e: int) -> tuple[int, int] | None:
-    """`_block` for ``short_kernels``; None if they do not take n queries and m keys with d and e channels."""
-    most = min(SHORT, measured(q.get_device())) if q.is_cuda else SHORT
-    if not (0 < m <= most and 0 < n <= most and _fits(m, d, e, q.dtype)):
-        return None
-    keys = 32 if m <= 32 else 64 if m <= 64 else 128  # see `SHORT_KEYS`
-    return 16 if keys > 64 and q.dtype == torch.float32 else 32, keys
-
-
 @functools.lru_cache(4096)
-def _fits(m: int, d: int, e: int, dtype: torch.dtype) -> bool:
-    """Whether the registers hold a block of `_short`."""
-    return max(d, e) <= 128 and next(x for x in SHORT_KEYS if m <= x) * args.whole(d, e) <= _LARGEST[dtype]
+def _short(m: int, d: int, e: int, dtype: torch.dtype) -> tuple[int, int] | None:
+    """`_block` for ``short_kernels``; None if the registers do not hold m keys with d and e channels."""
+    keys = next(x for x in SHORT_KEYS if m <= x)
+    if max(d, e) > 128 or keys * _whole(d, e) > _LARGEST[dtype]:
+        return None
+    return 16 if keys > 64 and dtype == torch.float32 else 32, keys
 
 
 def record(device: int | None = None) -> Path:
@@ -113,8 +130,8 @@ def forward(
     given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes and sinks.
     lead: H before heads were merged. q is contiguous; all three may have more dimensions in the place of H and G, which the result then has, too.
     """
-    heads, groups, n, m, d, e = args.sizes(q.shape, k.shape, v.shape)
-    k, v, room = args.together(k, v)
+    heads, groups, n, m, d, e = _sizes(q.shape, k.shape, v.shape)
+    k, v, room = together(k, v)
     lead = lead or (heads,)
     lengths = spans = bias = mask = powers = scales = slopes = sinks = None
     if given:
@@ -125,17 +142,16 @@ def forward(
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
     learned = not (bias is powers is scales is slopes is sinks is None)
-    block = None if learned or not heads else _short(q, n, m, d, e)
+    most = min(SHORT, measured(q.get_device())) if q.is_cuda else SHORT
+    block = _short(m, d, e, q.dtype) if heads and 0 < m <= most and 0 < n <= most and not learned else None
     small = block is not None
     if not (small or mask is None):
         lengths = _ends(mask, lengths, lead, m)
     few = not (small or save) and powers is None and 0 < m < rows._LONGEST
     if few and heads * n <= _DECODED[q.dtype] * groups:
-        from . import decoding  # loads Triton
-
         forms = lengths, spans, None, None, scales, slopes, sinks
         saved = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e))
-        return decoding.forward(q, k, v, room, bias, mask, saved), None
+        return _of_few(q, k, v, room, bias, mask, saved), None
     if block is None:
         laden = not (powers is scales is slopes is bias is mask is None)
         newer = q.dtype == torch.float32 and rows.capability(q.get_device()) >= (9, 0)
@@ -149,7 +165,7 @@ def forward(
     state = torch.empty(size, dtype=torch.float32, device=q.device)
     forms = lengths, spans, bias, powers, scales, slopes, sinks
     saved = Saved(state, *forms, lead, alpha, scale, causal, block, (heads, n, m, e), small)
-    visible, numbers = args.visible(q, saved)
+    visible, numbers = _visible(q, saved)
     (start,) = _starters(q, saved, save, False)
     if save and q.is_cuda and (id(start), q.device) not in _prepared:
         _prepared.add((id(start), q.device))
@@ -158,42 +174,66 @@ def forward(
     return out, saved if save else None
 
 
+def _of_few(
+    q: Tensor, k: Tensor, v: Tensor, room: int, bias: Tensor | None, mask: Tensor | None, saved: Saved
+) -> Tensor:
+    """`forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
+    (heads, n, m, e), d = saved.sizes, q.shape[-1]
+    groups, device = k.shape[:-2].numel(), q.device
+    size, single = heads // groups * n, q.dtype == torch.float32
+    keys = 32 if single else 64
+    blocks = -(-m // keys)
+    x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
+    scored, weighed = _starters_of_few(size, keys, d, e, single, saved.spans is not None, _bits(saved))
+    (lengths, spans, _, _, _, *learned), (sees, per_head, *_) = _visible(q, saved)
+    programs, numbers = groups * -(-x.shape[2] // keys), (n, m, d, heads // groups, room, sees, per_head, saved.scale)
+    scored.go(programs, q, k, lengths, spans, *learned, x, *numbers)
+    if bias is not None:
+        x.view(*saved.lead, n, -1)[..., :m].add_(bias)
+    if mask is not None:
+        x.view(*saved.lead, n, -1)[..., :m].masked_fill_(~mask, -torch.inf)
+    op, params = ("sparsemax", {"gamma": 1.0}) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
+    p, _ = rows.OPS[op].forward(x, **params)
+    turns = max(1, groups * blocks // (2 * _FEW))
+    runs = -(-blocks // turns)
+    # the parts of runs are added up in float32
+    shape, dtype = ((*q.shape[:-1], e), q.dtype) if runs == 1 else ((groups, runs, size, e), torch.float32)
+    out = torch.empty(shape, dtype=dtype, device=device)
+    weighed.go(groups * runs, p, v, out, x.shape[2], m, e, size, room, turns)
+    return out if runs == 1 else out.sum(1).to(q.dtype).view(*q.shape[:-1], e)
+
+
 _prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gradients' kernels are compiled
 
 
 def prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
     """Compile the kernels of `gradients` while the forward kernel is compiled: without values, on the meta device."""
-
-    def meta(x: Any) -> Any:
-        return None if x is None else x.detach().to("meta")
-
-    q_, k_, v_ = map(meta, (q, k, v))
-    g, of = q_.new_empty(*q.shape[:-1], v.shape[-1]), Saved(*map(meta, saved[:TENSORS]), *saved[TENSORS:])
-    gradients(g, q_, k_, v_, of, through=lambda starter: rows.launcher.ahead(starter, q.device))
+    given: Any = q, k, v, *saved[:TENSORS]
+    without: Any = (None if x is None else x.detach().to("meta") for x in given)
+    q_, k_, v_, *kept = without
+    with torch.cuda.device(q.get_device()):
+        gradients(q_.new_empty(*q.shape[:-1], v.shape[-1]), q_, k_, v_, Saved(*kept, *saved[TENSORS:]))
 
 
-def gradients(
-    grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None, through: Any = None
-) -> Gradients:
+def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Gradients:
     """The gradients for the q, k, v of `forward` in their dtype, and in float32 those of the forms and of the bias ``of``, if given.
 
-    grad_out is contiguous. ``through`` gives what takes the place of a `Starter`, see `launcher.ahead`.
+    grad_out is contiguous.
     """
-    heads, groups, n, m, d, e = args.sizes(q.shape, k.shape, v.shape)
+    heads, groups, n, m, d, e = _sizes(q.shape, k.shape, v.shape)
     blocks, key_blocks = -(-n // saved.block[0]), -(-m // saved.block[1])
     repeat = heads // max(groups, 1)
-    dq, (k, v, room) = torch.empty_like(q), args.together(k, v)
-    parts = repeat if groups * key_blocks < args.FEW else 1
+    dq, (k, v, room) = torch.empty_like(q), together(k, v)
+    parts = repeat if groups * key_blocks < _FEW else 1
     if parts == 1 and k.is_contiguous():
         dk, dv = torch.empty_like(k), torch.empty_like(v)
     else:
         wide = torch.float32 if parts > 1 else k.dtype
         dk, dv = (x.new_empty(groups * parts, m, x.shape[-1], dtype=wide) for x in (k, v))
-    visible, numbers = args.visible(q, saved)
+    visible, numbers = _visible(q, saved)
     given = grad_out, q, k, v, *visible, saved.state
     sizes = n, m, d, e, repeat, room, *numbers, saved.scale
-    starters = _starters(q, saved, True, True)
-    *of_queries, of_keys = starters if through is None else map(through, starters)
+    *of_queries, of_keys = _starters(q, saved, True, True)
     learned = saved.scales, saved.slopes, saved.sinks, saved.powers
     some = any(x is not None for x in learned)
     if saved.short:
@@ -248,7 +288,7 @@ def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows
     """What starts the kernels, the same for the same kind of call."""
     rule = _RULES.get(saved.alpha, "ANY") if saved.powers is None else "EACH"
     biased = 0 if saved.bias is None else 2 if saved.bias.dtype == torch.uint8 else 1
-    kind = rule, saved.spans is not None, biased, args.bits(saved)
+    kind = rule, saved.spans is not None, biased, _bits(saved)
     return _of_kind(*kind, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, saved.short)
 
 
@@ -258,8 +298,8 @@ def _of_kind(
 ) -> tuple[rows.Starter, ...]:  # fmt: skip
     from . import attention_blocks, attention_kernels, short_kernels
 
-    kinds = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
-    shared = {**kinds, "ROWS": block[0], "KEYS": block[1], "WIDE": args.whole(d, e)}
+    shared = {"RULE": getattr(attention_blocks, rule).value, "SPANS": spans, "BIAS": bias, "FORMS": forms}
+    shared |= {"ROWS": block[0], "KEYS": block[1], "WIDE": _whole(d, e)}
     single = dtype == torch.float32
     if small:
         shared |= {"num_warps": 8 if block[1] * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}
@@ -271,3 +311,71 @@ def _of_kind(
     split = 1 + (single and block[0] == 64)  # the same
     of_keys = rows.starter(attention_kernels.attend_keys_backward, **shared, SPLIT=split)
     return rows.starter(attention_kernels.attend_queries_backward, **shared), of_keys
+
+
+@functools.lru_cache(1024)
+def _starters_of_few(size: int, keys: int, d: int, e: int, single: bool, spans: bool, forms: int) -> list[rows.Starter]:
+    """What starts `decode_scores` and `decode_values` for the queries of a group."""
+    from . import short_kernels as few
+
+    warps = 8 if single or max(d, e) > 128 else 4
+    both = {"ROWS": max(16, 1 << (size - 1).bit_length()), "KEYS": keys, "WIDE": _whole(d, e), "num_warps": warps}
+    return [rows.starter(few.decode_scores, SPANS=spans, FORMS=forms, **both), rows.starter(few.decode_values, **both)]
+
+
+@functools.lru_cache(4096)
+def _sizes(a: torch.Size, b: torch.Size, c: torch.Size) -> tuple[int, int, int, int, int, int]:
+    """Heads and groups of q, k and v of these shapes, the numbers of queries and keys, and the channels of keys and values."""
+    return a[:-2].numel(), b[:-2].numel(), a[-2], c[-2], a[-1], c[-1]
+
+
+def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
+    """k and v, and how many rows their groups are apart in memory; only memory in another order is copied."""
+    if k.is_contiguous() and v.is_contiguous() and not (k.is_neg() or v.is_neg()):
+        return k, v, k.shape[-2]
+    k, v = (x.detach().resolve_neg().reshape(-1, *x.shape[-2:]) for x in (k, v))
+    room = k.stride(0) // k.shape[2]
+    d, e = k.shape[2], v.shape[2]
+    if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
+        return k, v, room
+    return k.contiguous(), v.contiguous(), k.shape[1]
+
+
+@functools.lru_cache(64)
+def no_lengths(device: torch.device) -> Tensor:
+    """Stands for lengths that are not given; it is not read. It has no memory, which could be that of a CUDA graph."""
+    return torch.empty(0, dtype=torch.int64, device=device)
+
+
+def _bits(saved: Saved) -> int:
+    """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
+    return (saved.scales is not None) + 2 * (saved.slopes is not None) + 4 * (saved.sinks is not None)
+
+
+def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
+    """The tensors of the forms (q for those that are not given), and the numbers: steps, the factor of the scores, and r.
+
+    The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
+    """
+    alpha, scale = saved.alpha, saved.scale
+    forms: Any = saved[1:TENSORS]
+    lengths, spans, bias, powers, scales, slopes, sinks = forms
+    # an argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither
+    sees = (1 if saved.causal else 0) + (0 if lengths is None else 2)
+    per_head = 0 if spans is None or len(spans) == 1 else 2 * q.shape[-2]
+    factors = (scale * (alpha - 1), 1 / (alpha - 1)) if powers is None else (scale, 0.0)
+    if lengths is spans is bias is powers is scales is slopes is sinks is None:
+        return (no_lengths(q.device), *(q,) * 7), (sees, 0, 0, 0, *factors)
+    at, row, key = (q, 0, 0) if bias is None else layout(bias, saved.lead)
+    tensors: list[Any] = [q if x is None else x for x in forms]
+    tensors[0] = no_lengths(q.device) if lengths is None else lengths
+    return (*tensors[:3], at, *tensors[3:]), (sees, per_head, row, key, *factors)
+
+
+def _whole(d: int, e: int) -> int:
+    """The channels of all blocks of a kernel: one power of two.
+
+    On an H200 (Triton 3.6), kernels in float32 whose blocks differed, by 16 and 32 channels or 32 and 16 more, gave wrong values.
+    A likely cause: Triton 3.6 and 3.7 fail there with some kernels of several products (triton-lang/triton, 10486 and 11366).
+    """
+    return max(16, 1 << (max(d, e) - 1).bit_length())

@@ -165,9 +165,7 @@ def head_of(inputs, head, rows, n, m, form: tl.constexpr):
     if RULE == EACH:
         r = tl.load(r_ptr + head)
         factor = factor / r
-    slope = 0.0
-    if SLOPE & FORMS:
-        slope = tl.load(slopes_ptr + head) / r
+    slope = tl.load(slopes_ptr + head) / r if SLOPE & FORMS else 0.0
     scale = 1.0
     if SCALE & FORMS:
         scale = tl.load(scales_ptr + head * n + rows, mask=rows < n, other=0.0)

@@ -88,9 +88,7 @@ def attend_forward(
             begin, turns = whole, tl.cdiv(whole_end - whole, KEYS)
             turned = tl.minimum(tl.maximum((block * ROWS + m - n - whole) // KEYS, 0), tl.maximum(turns - 1, 0))
         for i in range(0, turns):
-            j = begin + i * KEYS
-            if part == 2:
-                j = begin + tl.where(i <= turned, turned - i, turns + turned - i) * KEYS
+            j = begin + (tl.where(i <= turned, turned - i, turns + turned - i) if part == 2 else i) * KEYS
             columns = j + tl.arange(0, KEYS)
             k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
             x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 2, form)
@@ -313,12 +311,9 @@ def attend_bias_backward(
     program = tl.program_id(0)
     columns = program % key_blocks * KEYS + tl.arange(0, KEYS)
     matrix = (program // key_blocks).to(tl.int64)
-    own_block = 0
-    turns = shared * blocks
-    if not OVER:
-        own_block = program // key_blocks % blocks
-        matrix = matrix // blocks
-        turns = shared
+    own_block = 0 if OVER else program // key_blocks % blocks
+    matrix = matrix // (1 if OVER else blocks)
+    turns = shared * blocks if OVER else shared
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // (key_blocks if OVER else key_blocks * blocks) * shared
@@ -328,9 +323,7 @@ def attend_bias_backward(
     total = tl.zeros([ROWS, KEYS], tl.float32)
     for i in range(0, turns):
         head = tl.load(heads_ptr + matrix * shared + i % shared)
-        block = own_block
-        if OVER:
-            block = i // shared
+        block = i // shared if OVER else own_block
         if tl.load(flags_ptr + (head * blocks + block) * key_blocks + program % key_blocks) != 0:
             k = tile.rows_of(k_ptr, head // repeat * room, columns, 0, m, d, WIDE)
             v = tile.rows_of(v_ptr, head // repeat * room, columns, 0, m, e, WIDE)

@@ -15,9 +15,9 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -31,15 +31,15 @@ class LaunchFailed(Refused, RuntimeError):
 
 
 Values = tuple[Any, ...]
-# Triton's launcher of what is compiled, its function, what it gets before the arguments, and the constants
-Start = tuple[Any, Any, Values, Values]
 
 
 class Starter:
-    """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first tensor, whichever is current.
+    """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first argument, a tensor.
 
-    Lazily negated tensors are resolved first, since their values in memory differ from the values they represent. starts: by
-    kind of arguments; None if Triton has to start it. alike: `go` need not look whether all tensors are on one device, and
+    That need not be the current device. Lazily negated tensors are resolved first, since their values in memory differ from the values
+    they represent. With meta tensors, the kernel is compiled for the current device, in a thread of its own, so that it is ready when
+    it is started. starts: by kind of arguments, Triton's launcher of what is compiled, its function, what it gets before the arguments,
+    and the constants behind them; None if Triton has to start it. alike: `go` need not look whether all tensors are on one device, and
     none lazily negated.
 
     Raises:
@@ -50,7 +50,7 @@ class Starter:
 
     def __init__(self, kernel: Any, constants: dict[str, Any], alike: bool = False):
         self.kernel, self.constants, self.alike = kernel, constants, alike
-        self.starts: dict[tuple[Any, ...], Start | None] = {}
+        self.starts: dict[Values, Any] = {}
         self.go: Callable[..., None] = self.first
 
     def first(self, programs: int, *arguments: Any) -> None:
@@ -69,17 +69,23 @@ class Starter:
             return
         if instead is not None:
             instead(kernel, programs, *arguments, **constants)
+        elif arguments[0].is_meta:
+            device = torch.cuda.current_device() if torch.cuda.is_available() else -1
+            with suppress(RuntimeError):  # no more threads: the launch will compile it
+                threading.Thread(target=_ahead, args=(device, kernel, arguments, constants)).start()
         elif known is None or known in self.starts or _stream(known[0], kernel) is None:
             _by_triton(kernel, programs, arguments, constants)
         else:
-            for thread in _ahead.pop(id(kernel), ()):
-                thread.join()
             with _alone(kernel, arguments, constants):
                 made = _by_triton(kernel, programs, arguments, constants)
             start = None
             with suppress(AttributeError, KeyError):  # another version of Triton, which starts it in another way
                 rest = tuple(constants[x.name] for x in kernel.params[len(arguments) :])
-                run, before = _inner(made.run, (made.packed_metadata, None, None, None))
+                before: Values = (made.packed_metadata, None, None, None)
+                run, version = made.run, sys.modules["triton"].__version__
+                if version.startswith("3.6.") and not run.global_scratch_size | run.profile_scratch_size:
+                    # what Triton's launcher calls in the end, as its file backends/nvidia/driver.py says
+                    run, before = run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None, *before)
                 start = run, made.function, before, rest
             self.starts[known] = start
 
@@ -112,11 +118,10 @@ def _source(kernel: Any, arguments: Values, alike: bool) -> str:
     names = ", ".join(f"a{i}" for i in range(len(arguments)))
     if numbers:
         fits.append(f"0 <= {' | '.join(numbers)} < {1 << 31}")
-    first = next(i for i, x in enumerate(arguments) if isinstance(x, Tensor))
     return f"""def writer(starter):
     kernel, starts, slow = starter.kernel, starter.starts, starter.slow
     def go(programs, {names}):
-        known, device = None, a{first}.get_device()
+        known, device = None, a0.get_device()
         if instead is None and {" and ".join(fits)} and not ({" | ".join(addresses)}) & 15:
             start = starts.get(known := (device, {", ".join(kind)}))
             if start is not None and programs and (stream := _stream(device, kernel)) is not None:
@@ -132,7 +137,6 @@ def _source(kernel: Any, arguments: Values, alike: bool) -> str:
 # By the identity of the kernel, which they keep alive, and the constants
 _starters: dict[tuple[Any, ...], Starter] = {}
 _triton: Any = None  # Triton's driver and its settings
-_ahead: dict[int, list[threading.Thread]] = {}  # by the identity of the kernel, the threads that compile it
 _LONG = 2.0  # seconds of a first launch that are reported
 instead: Callable[..., None] | None = None  # tests: gets kernel, programs, arguments and constants; nothing is started
 
@@ -154,18 +158,6 @@ def _hash(module: str) -> None:
         if isinstance(x, ModuleType) and x.__name__.startswith(f"{__package__}."):
             _hash(x.__name__)
         getattr(x, "cache_key", None)
-
-
-def _inner(run: Any, before: Values) -> tuple[Any, Values]:
-    """What Triton's launcher calls in the end, and its arguments before those of the kernel.
-
-    Of Triton 3.6, as its file backends/nvidia/driver.py says it, and where the kernel needs no memory of its own.
-    """
-    from triton import __version__ as version
-
-    if not version.startswith("3.6.") or any((run.global_scratch_size, run.profile_scratch_size)):
-        return run, before
-    return run.launch, (run.launch_cooperative_grid, run.launch_pdl, None, None, *before)
 
 
 def _stream(device: int, kernel: Any) -> int | None:
@@ -195,8 +187,7 @@ def _stream(device: int, kernel: Any) -> int | None:
 def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
     """Start a kernel by Triton's own launch; returns what was compiled."""
     arguments = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments)
-    device = next(x.device for x in arguments if isinstance(x, Tensor))
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    with torch.cuda.device(arguments[0].get_device()):  # below 0, this does nothing
         try:
             return kernel[(programs,)](*arguments, **constants)
         except Exception as error:
@@ -222,29 +213,15 @@ def _alone(kernel: Any, arguments: Values, constants: dict[str, Any]) -> Iterato
             folder.mkdir(parents=True, exist_ok=True)
             file = held.enter_context(open(folder / f"sparse_attention_{kernel.fn.__name__}_{mark:x}.lock", "a"))
             fcntl.flock(file, fcntl.LOCK_EX)
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process forked meanwhile has the file open, too
         yield
     if (seconds := time.monotonic() - begun) > _LONG:
         print(f"sparse_attention: compiled {kernel.fn.__name__} in {seconds:.0f} s", file=sys.stderr)
 
 
-def ahead(starter: Starter, device: torch.device) -> Any:
-    """Stands for the starter: its ``go`` compiles the kernel, in a thread of its own, so that it is ready when it is called.
-
-    The tensors may be on the meta device.
-    """
-
-    def compile_(*given: Any) -> None:
-        with suppress(Exception), torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-            compiled(*given)  # what is wrong will be raised by the launch
-
-    def go(programs: int, *arguments: Any) -> None:
-        if hasattr(starter.kernel, "device_caches"):
-            thread = threading.Thread(target=compile_, args=(starter.kernel, arguments, starter.constants))
-            with suppress(RuntimeError):  # no more threads: the launch will compile it
-                thread.start()
-                _ahead.setdefault(id(starter.kernel), []).append(thread)
-
-    return SimpleNamespace(go=go, constants=starter.constants)
+def _ahead(device: int, *launch: Any) -> None:
+    with suppress(Exception), torch.cuda.device(device):  # what is wrong will be raised by the launch
+        compiled(*launch)
 
 
 def compiled(kernel: Any, arguments: Values, constants: dict[str, Any]) -> None:

@@ -14,9 +14,10 @@ SIZES = ["rows", "size1", "size2", "s0", "s1", "s2"]
 
 
 @triton.jit
-def tile(ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    """The numbers of a program's rows, int64 [ROWS, 1], and the positions in a row, int32 [1, BLOCK]."""
-    return tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
+def tile(rows, n, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    """The numbers of a program's rows, int64 [ROWS, 1], the positions in a row, int32 [1, BLOCK], and which are in the array."""
+    row, at = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)[:, None], tl.arange(0, BLOCK)[None, :]
+    return row, at, (at < n) & (row < rows)
 
 
 @triton.jit
@@ -56,14 +57,13 @@ def some(flag):
 
 
 @triton.jit
-def scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED: tl.constexpr):
-    """Rows ``row`` of x [rows, n] in float32, with -inf at excluded positions and after the end of a row or of all.
+def scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED: tl.constexpr):
+    """Rows ``row`` of x [rows, n] in float32, with -inf at excluded positions and where not ``inside``, see `tile`.
 
     The mask applies to rows of shape [rows / (size1 size2), size1, size2]. It has the strides s0, s1 and s2 in these
     dimensions, and s3 along n. A stride is 0 if the mask is the same along a dimension, so the mask is never expanded
     in memory.
     """
-    inside = (at < n) & (row < rows)
     x = tl.load(x_ptr + row * n + at, mask=inside, other=-float("inf")).to(tl.float32)
     if MASKED:
         start = row // (size1 * size2) * s0 + row // size2 % size1 * s1 + row % size2 * s2

@@ -1,5 +1,8 @@
-"""Attention whose keys all fit into one block: a program sees every key of its queries, so the forward scores them once, and
-one backward kernel gives all gradients. The mathematics, arguments and helpers are those of ``attention_kernels``.
+"""Attention of few keys, or of few queries as in decoding. The mathematics, arguments and helpers are those of ``attention_kernels``.
+
+If all keys fit into one block, a program sees every key of its queries, so the forward scores them once, and one backward kernel
+gives all gradients. The scores of few queries fit into memory, so they are computed once, in float32; the mapping of rows
+(``simplex``) follows, and the values are read where a weight is not 0. A program takes a run of keys, for all heads of a group.
 """
 
 from __future__ import annotations
@@ -90,3 +93,53 @@ def short_backward(
         tile.store_rows(dq_ptr, head * n, rows, n, d, dq * by, WIDE)
     tile.store_rows(dk_ptr, part * m, columns, m, d, dk * scale, WIDE)
     tile.store_rows(dv_ptr, part * m, columns, m, e, dv, WIDE)
+
+
+@triton.jit(do_not_specialize=SIZES)
+def decode_scores(
+    q_ptr, k_ptr, lengths_ptr, spans_ptr, scales_ptr, slopes_ptr, sinks_ptr, x_ptr, n, m, d, repeat, room, sees, per_head, factor,
+    SPANS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """x [H, n, m], or [H, n, m + 1] with the sink's score at the end, of q [H, n, d] and k [G, room, d]; -inf is hidden."""
+    width = m + (1 if tile.SINK & FORMS else 0)
+    blocks = tl.cdiv(width, KEYS)
+    group = (tl.program_id(0) // blocks).to(tl.int64)
+    columns = tl.program_id(0) % blocks * KEYS + tl.arange(0, KEYS)
+    at = tl.arange(0, ROWS)  # the queries of all heads of the group
+    size = repeat * n
+    head = group * repeat + tl.minimum(at, size - 1) // n
+    rows = at % n
+    q = tile.rows_of(q_ptr, group * size, at, 0, size, d, WIDE)
+    k = tile.rows_of(k_ptr, group * room, columns, 0, m, d, WIDE)
+    seen = tile.visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS)
+    if tile.SCALE & FORMS:
+        factor = (factor * tl.load(scales_ptr + head * n + rows))[:, None]
+    slope = tl.load(slopes_ptr + head)[:, None] if tile.SLOPE & FORMS else 0.0
+    form: tl.constexpr = (0, SPANS, 0, FORMS)
+    x = tile.scores(q, k, rows, columns, n, m, seen, (q_ptr, 0, 0, factor, slope, 1.0), False, form)
+    if tile.SINK & FORMS:
+        x = tl.where(columns[None, :] == m, tl.load(sinks_ptr + head)[:, None], x)
+    x_ptr += (group * size + at)[:, None] * width + columns[None, :]
+    tl.store(x_ptr, x, mask=(at < size)[:, None] & (columns < width)[None, :])
+
+
+@triton.jit(do_not_specialize=[*SIZES, "turns"])
+def decode_values(
+    p_ptr, v_ptr, out_ptr, width, m, e, size, room, turns,
+    ROWS: tl.constexpr, KEYS: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """out [G, runs, size, e], the part of each run of ``turns`` blocks of keys in p v, with p [G, size, width], width >= m."""
+    runs = tl.cdiv(tl.cdiv(m, KEYS), turns)
+    group = (tl.program_id(0) // runs).to(tl.int64)
+    run = tl.program_id(0) % runs
+    at = tl.arange(0, ROWS)
+    p_ptr += (group * size + at)[:, None] * width
+    out = tl.zeros([ROWS, WIDE], tl.float32)
+    for i in range(run * turns, (run + 1) * turns):
+        columns = i * KEYS + tl.arange(0, KEYS)
+        p = tl.load(p_ptr + columns[None, :], mask=(at < size)[:, None] & (columns < m)[None, :], other=0.0)
+        if tl.max((p != 0).to(tl.int32)) == 1:
+            v = tile.rows_of(v_ptr, group * room, columns, 0, m, e, WIDE)
+            v = tile.shown(v, tl.where(p != 0, p, -float("inf")), True)
+            out = tl.dot(p.to(v.dtype), v, out, input_precision=tile.SINGLE)
+    tile.store_rows(out_ptr, (group * runs + run) * size, at, size, e, out, WIDE)

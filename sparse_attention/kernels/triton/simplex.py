@@ -1,6 +1,4 @@
-"""GPU kernels of mappings with one threshold or scale per row.
-
-These are softmax, sparsemax, entmax, pnormmax, sparsecone and sparsehourglass.
+"""GPU kernels of mappings with one threshold or scale per row: softmax, sparsemax, entmax, pnormmax, sparsecone, sparsehourglass.
 
 Each program keeps its rows in registers and finds the thresholds by Newton's method. The mathematics and
 names are those of ``kernels/native/src/thresholds.h``: with b = scale (x - max x), the threshold tau lies in [-1, 0).
@@ -42,8 +40,8 @@ def simplex_forward(
 
     ``r`` is 1/(alpha - 1) for ENTMAX, q = p/(p - 1) for PNORMMAX, and q for CONE and HOURGLASS; otherwise it is unused.
     """
-    row, at = tile(ROWS, BLOCK)
-    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    row, at, inside = tile(rows, n, ROWS, BLOCK)
+    x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
     top, empty, infinite = standing(x)
     keep = x > -float("inf")
     if (RULE == CONE) | (RULE == HOURGLASS):
@@ -107,7 +105,7 @@ def simplex_forward(
         p = tl.maximum(b - simplex_threshold(b), 0.0)
     p = tl.where(empty, 0.0, p)
     p = tl.where(infinite, float("nan"), p)
-    tl.store(p_ptr + row * n + at, p, mask=(at < n) & (row < rows))
+    tl.store(p_ptr + row * n + at, p, mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -116,8 +114,7 @@ def weighted_backward(g_ptr, p_ptr, dx_ptr, rows, n, scale, exponent, ROWS: tl.c
 
     The exponent is 0 for sparsemax, 2 - alpha for entmax, and 1 for softmax.
     """
-    row, at = tile(ROWS, BLOCK)
-    inside = (at < n) & (row < rows)
+    row, at, inside = tile(rows, n, ROWS, BLOCK)
     p = tl.load(p_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(g_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
     s = tl.where(p == p, power(p, exponent), p)
@@ -130,7 +127,7 @@ def weighted_backward(g_ptr, p_ptr, dx_ptr, rows, n, scale, exponent, ROWS: tl.c
 def pnormmax_backward(g_ptr, p_ptr, dx_ptr, rows, n, norm, gamma, ROWS: tl.constexpr, BLOCK: tl.constexpr):
     """dx = H^-1 (g - m 1) on the support, H the Hessian (diagonal plus rank one); see native/src/simplex_mappings.h."""
     PART: tl.constexpr = BLOCK if BLOCK < 8192 else 8192  # the registers do not hold three arrays of a longer row
-    row, place = tile(ROWS, PART)
+    row, place, _ = tile(rows, n, ROWS, PART)
     start = row * n
     rest = tl.where(row < rows, n, 0)
     whole = tl.zeros([ROWS, 1], tl.float32)
@@ -163,8 +160,7 @@ def cone_backward(
     MIRRORED: tl.constexpr, MASKED: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """For p = sparsemax(alpha z), dz = alpha u - (sum z u) alpha sgn / (|sum z| + K q) at kept entries; u = J g."""
-    row, at = tile(ROWS, BLOCK)
-    inside = (at < n) & (row < rows)
+    row, at, inside = tile(rows, n, ROWS, BLOCK)
     p = tl.load(p_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
     g = tl.load(g_ptr + row * n + at, mask=inside, other=0.0).to(tl.float32)
     spoilt = most(tl.where(p != p, 1, 0)) == 1
@@ -172,7 +168,7 @@ def cone_backward(
     size, mass = totals(s, s * g)
     u = s * (g - mass / tl.maximum(size, 1.0))
     # the registers of a long row do not hold the scores before this
-    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
     keep = x > -float("inf")
     x = tl.where(spoilt, 0.0, x)
     alpha, below, sign = _cone_scale(x, q, MIRRORED)

@@ -15,7 +15,6 @@ import triton.language as tl
 
 from .rows import SIZES, most, scores_of, simplex_threshold, some, standing, tile, total
 
-FIRST, MEMBER, OFF, SPOILT = tl.constexpr(1), tl.constexpr(0), tl.constexpr(-1), tl.constexpr(-2)
 # The code of a position: its border to the one before it, if it is above a cut, if that is open, and 16 times its place.
 BORDER, RISES, FALLS, GAP = tl.constexpr(3), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 UP, OPEN, FAR = tl.constexpr(4), tl.constexpr(8), tl.constexpr(1 << 30)
@@ -24,15 +23,7 @@ UP, OPEN, FAR = tl.constexpr(4), tl.constexpr(8), tl.constexpr(1 << 30)
 @triton.jit
 def _marks(first, p, spoilt):
     """The int8 marks of positions, from their probabilities ``p`` before rounding."""
-    return tl.where(spoilt, SPOILT, tl.where(p > 0, tl.where(first, FIRST, MEMBER), OFF)).to(tl.int8)
-
-
-@triton.jit
-def _memory(work_ptr, row, rows, n):
-    """Of each row, float64 [n + 1], and behind those of all rows, two times int32 [n + 1] of it."""
-    every = rows.to(tl.int64) * (n + 1)
-    behind = (work_ptr + every).to(tl.pointer_type(tl.int32)) + row * (n + 1)
-    return work_ptr + row * (n + 1), behind, behind + every
+    return tl.where(spoilt, -2, tl.where(p > 0, tl.where(first, 1, 0), -1)).to(tl.int8)
 
 
 @triton.jit
@@ -183,18 +174,20 @@ def fusedmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, scale, lam, size1, size2, s0, s1, s2, s3,
     MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p and its marks for ROWS rows of contiguous [R, n]. work: see `_memory`. BLOCK: a power of two, at least n.
+    """p and its marks for ROWS rows of contiguous [R, n]. work: float64 [2, R, n + 1]. BLOCK: a power of two, at least n.
 
     The values of total variation differ from their scores by at most 2 lam, so the threshold of the projection is at
     least t = -1 - 2 lam, and scores below t - 2 lam have values below t. These are gaps. The rest moves to the front of
     the memory, where a piece between gaps has lower neighbours, and is cut until each piece is constant.
     """
-    row, at = tile(ROWS, BLOCK)
-    inside = (at < n) & (row < rows)
-    sums, starts, codes = _memory(work_ptr, row, rows, n)
+    row, at, inside = tile(rows, n, ROWS, BLOCK)
+    apart = rows.to(tl.int64) * (n + 1)
+    starts = (work_ptr + apart).to(tl.pointer_type(tl.int32)) + row * (n + 1)  # behind the sums of all rows
+    sums = work_ptr + row * (n + 1)
+    codes = starts + apart
     p_row = p_ptr + row * n
     marks = marks_ptr + row * n
-    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
     top, _, spoilt = standing(x)
     keep = (x > -float("inf")) & ~spoilt
     z = (x - top) * scale
@@ -298,15 +291,14 @@ def oscarmax_forward(
     the result decreases (isotonic regression). All violations are pooled at once, since two adjacent blocks in the
     wrong order always end up in one block. Up to FEW scores are handled by fewer threads.
     """
-    row, at = tile(ROWS, BLOCK)
-    inside = (at < n) & (row < rows)
+    row, at, inside = tile(rows, n, ROWS, BLOCK)
     apart = rows.to(tl.int64) * (n + 1)
     sums = work_ptr + row * (n + 1)
     starts = (sums + apart).to(tl.pointer_type(tl.int32))  # where the row's own keys were
     order = order_ptr + row * n
     marks = marks_ptr + row * n
     p_row = p_ptr + row * n
-    x = scores_of(x_ptr, mask_ptr, row, rows, n, at, size1, size2, s0, s1, s2, s3, MASKED)
+    x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
     top, _, spoilt = standing(x)
     z = tl.where((x > -float("inf")) & ~spoilt, (x - top) * scale, -float("inf"))
     keep = z > -1.001 - lam * n
@@ -338,8 +330,7 @@ def grouped_backward(
     The means are computed from differences of running sums, since the groups are contiguous (in the order of the
     scores, if ORDERED).
     """
-    row, at = tile(ROWS, BLOCK)
-    inside = (at < n) & (row < rows)
+    row, at, inside = tile(rows, n, ROWS, BLOCK)
     mark = tl.load(marks_ptr + row * n + at, mask=inside, other=-1).to(tl.int32)
     on = mark >= 0
     source = at + 0 * mark

@@ -82,7 +82,7 @@ def row(op: str, n: int, dtype: torch.dtype, many: int = 1, masked: bool = True,
     """A mapping and its gradient of ``many`` rows."""
     x = torch.empty(many, n, dtype=dtype)
     mask = torch.ones(many, n, dtype=torch.bool) if masked else None
-    p, saved = rows.OPS[op].forward(x, rows.form(mask, dtype), **params)
+    p, saved = rows.OPS[op].forward(x, rows.form(mask, dtype, x.shape), **params)
     rows.OPS[op].backward(x, p, saved, rows.PLAIN, **params)
 
 

@@ -7,6 +7,7 @@ tests/gpu/test_gpu_device.py.
 from __future__ import annotations
 
 import os
+import signal
 import threading
 from functools import partial
 from types import SimpleNamespace
@@ -25,7 +26,7 @@ import sparse_attention as sa
 from benchmarks import host
 from sparse_attention.attention import direct
 from sparse_attention.kernels import triton
-from sparse_attention.kernels.triton import attention_arguments, launcher
+from sparse_attention.kernels.triton import attention, launcher
 
 HOST = ("synchronize", "is_current_stream_capturing", "Stream", "stream", "set_stream", "Event", "empty_cache")
 
@@ -49,9 +50,15 @@ def calls() -> dict[str, Any]:
     return rows | {"attention": partial(both, attend, q), "attention causal": partial(both, attend, q, causal=True)}
 
 
+def decoding() -> Any:
+    """A call without a gradient that makes three launches, since its only query has many keys."""
+    q, k = torch.randn(1, 2, 1, 16, dtype=torch.bfloat16), torch.randn(1, 2, 200, 16, dtype=torch.bfloat16)
+    return lambda: 3 if sa.sparse_attention(q, k, k).shape == q.shape else 0
+
+
 def test_what_attention_keeps_between_calls_has_no_memory() -> None:
     """`torch.compile(mode="reduce-overhead")` raises an error if memory from the pool of its graphs outlives a call."""
-    assert attention_arguments.no_lengths(torch.device("cpu")).untyped_storage().nbytes() == 0
+    assert attention.no_lengths(torch.device("cpu")).untyped_storage().nbytes() == 0
 
 
 @compiles
@@ -98,10 +105,10 @@ def test_autocast_changes_nothing(recorded, monkeypatch) -> None:
 
 
 @compiles
-@pytest.mark.parametrize("name", calls())
+@pytest.mark.parametrize("name", [*calls(), "decoding"])
 def test_a_graph_can_record_calls_seen_before(name, driver, monkeypatch) -> None:
     """They ask Triton's driver only for the device and the stream, wait for nothing, read no value and use no other stream."""
-    call = calls()[name]
+    call = decoding() if name == "decoding" else calls()[name]
     call()
     host.Launcher.started.clear()
     asked: list[str] = []
@@ -174,6 +181,23 @@ def test_a_fork_compiles_for_itself_and_launches_directly(driver) -> None:
         os._exit(10 * kinds() + len(host.Launcher.started))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 24
     assert kinds() == 1 and len(host.Launcher.started) == 1
+
+
+def test_a_fork_does_not_keep_the_lock_of_a_kernel(monkeypatch, tmp_path) -> None:
+    """A process that is forked while a thread compiles, such as a worker of a loader, has the file of the lock open."""
+    import fcntl
+
+    from triton import knobs
+
+    monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
+    with launcher._alone(SimpleNamespace(fn=SimpleNamespace(__name__="kernel")), (), {}):
+        if not (child := os.fork()):
+            signal.pause()
+    (file,) = tmp_path.glob("*.lock")
+    with open(file) as again:
+        fcntl.flock(again, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
 
 
 @compiles

@@ -179,8 +179,13 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
 
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path))
     monkeypatch.setattr(launcher, "_LONG", -1.0)
-    monkeypatch.setattr(launcher, "_ahead", {})
     compiled: list[bool] = []
+
+    def begin(kernel: Any, *arguments: Any, **constants: Any) -> None:
+        others = {*threading.enumerate()}
+        triton.starter(kernel, **constants).go(2, *arguments)
+        for thread in {*threading.enumerate()} - others:
+            thread.join()
 
     def look(**_: Any) -> None:
         file, *_ = sorted(
@@ -194,22 +199,19 @@ def test_a_kernel_compiles_once_in_all_threads_under_a_lock(driver, monkeypatch,
     kernel, x = triton._load()[0].weighted_backward, torch.zeros(64)
     meta = torch.zeros(64, device="meta")
     given, constants = (meta, meta, meta, 2, 17, 1.0, 0.0), {"ROWS": 1, "BLOCK": 512, "num_warps": 2}
-    launcher.ahead(triton.starter(kernel, **constants), x.device).go(2, *given)
+    begin(kernel, *given, **constants)
     weighted(17, x, block=512, num_warps=2)
-    assert compiled == [False] and not launcher._ahead and len(host.Launcher.started) == 1
+    assert compiled == [False] and len(host.Launcher.started) == 1
     with monkeypatch.context() as without:
         without.setattr(
             threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("can't start new thread"))
         )
-        launcher.ahead(triton.starter(kernel, **constants), x.device).go(2, *given)
-    assert not launcher._ahead
+        begin(kernel, *given, **constants, num_stages=2)
     weighted(17, x, block=1024)
     assert compiled == [False, True]
     said = capsys.readouterr().err.splitlines()
     assert len(said) == 3 and all(line.startswith("sparse_attention: compiled weighted_backward in ") for line in said)
-    launcher.ahead(triton.starter(kernel, BLOCK=16), x.device).go(2, meta)  # what is wrong is left to the launch
-    for thread in launcher._ahead.pop(id(kernel)):
-        thread.join()
+    begin(kernel, meta, BLOCK=16)  # what is wrong is left to the launch
 
 
 @pytest.mark.parametrize("given", [{}, {"causal": True, "slopes": torch.ones(4)}, {"bias": torch.ones(6, 9)}], ids=str)
@@ -218,8 +220,9 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
     prepared: list[Any] = []
     started: list[Any] = []
 
-    def seen(found: list[Any], kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+    def seen(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
         kinds = tuple(x.dtype if isinstance(x, torch.Tensor) else x for x in arguments)
+        found = prepared if arguments[0].is_meta else started
         found.append((kernel.fn.__name__, programs, kinds, constants))
 
     forward = attention.forward
@@ -230,12 +233,7 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
         return out, saved
 
     monkeypatch.setattr(attention, "forward", prepared_too)
-
-    def ahead(of: launcher.Starter, _: torch.device) -> Any:
-        return SimpleNamespace(go=partial(seen, prepared, of.kernel, **of.constants))
-
-    monkeypatch.setattr(launcher, "ahead", ahead)
-    monkeypatch.setattr(launcher, "instead", partial(seen, started))
+    monkeypatch.setattr(launcher, "instead", seen)
     tensors = [x.requires_grad_() for x in sides()[0]]
     with sa.kernels.use("triton"):
         torch.autograd.grad(sa.sparse_attention(*tensors, **given).sum(), tensors)

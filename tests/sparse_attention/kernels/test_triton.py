@@ -93,13 +93,13 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch) -> None:
 
     from sparse_attention.kernels import triton as kernels
 
-    entered: list[torch.device] = []
+    entered: list[Any] = []
     monkeypatch.setattr(torch.cuda, "device", lambda device: entered.append(device) or nullcontext())
     with FakeTensorMode():
         x = torch.empty(3, device="cuda:1")
     kernel = {(2,): lambda *given, **constants: entered.append((given, constants))}
-    kernels.starter(kernel, BLOCK=16).go(2, 5, x)
-    assert entered[0] == torch.device("cuda:1") and entered[1][0][0] == 5 and entered[1][1] == {"BLOCK": 16}
+    kernels.starter(kernel, BLOCK=16).go(2, x, 5)
+    assert entered[0] == 1 and entered[1][0][1] == 5 and entered[1][1] == {"BLOCK": 16}
 
 
 # The names of the kernels that they launch are in tests/gpu/test_gpu_rows.py.
