@@ -302,7 +302,8 @@ def _of_kind(
     shared |= {"ROWS": block[0], "KEYS": block[1], "WIDE": _whole(d, e)}
     single = dtype == torch.float32
     if small:
-        shared |= {"num_warps": 8 if block[1] * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}
+        many = backward and block[1] > 64  # with 4 warps, Triton 3.6 spills 824 bytes
+        shared |= {"num_warps": 8 if many or block[1] * max(d, e) > (2048 if single else 4096) else 4, "num_stages": 1}
         return (rows.starter(short_kernels.short_backward if backward else short_kernels.short_forward, **shared),)
     shared["num_warps"] = 8 if single or bias or rule == "EACH" or max(d, e) > 128 else 4
     if not backward:
