@@ -163,7 +163,7 @@ def _vjp(g: Tensor, *given: Any) -> tuple[Tensor, ...]:
     if found is None:
         leaves = [None if x is None else x.detach().requires_grad_() for x in given]
         with torch.enable_grad():
-            out = _composed(*leaves[:3], Inputs(*inputs[:5], *leaves[3:]), numbers)  # type: ignore[arg-type]
+            out = _composed(*leaves[:3], Inputs(*inputs[:5], *leaves[3:]), numbers)  # type: ignore[call-arg,arg-type]
         each = iter(torch.autograd.grad(out, [x for x in leaves if x is not None], g))
         found = [None if x is None else next(each) for x in leaves]
     return tuple(q.new_empty(0) if x is None else dx.to(x.dtype) for dx, x in zip(found, given))

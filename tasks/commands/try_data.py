@@ -4,7 +4,6 @@
 here: on two cores, data of ordinary size take about ten minutes.
 """
 
-import copy
 import math
 import re
 import shlex
@@ -15,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 from repro.errors import ConfigError, near
 from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
@@ -24,7 +25,7 @@ from repro.store import Store, elsewhere
 from tasks import use
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.files import quoted, values_in
+from tasks.config.files import quoted
 from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
@@ -98,7 +99,9 @@ def check_file(request: Request) -> None:
         if key in request.keys and request.keys[key].value not in allowed:
             typed = request.keys[key]
             here = f"{typed.text} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are"
-            raise ConfigError(f"{here}; for others: python scripts/train.py -m {shlex.join(request.typed)}")
+            more = ["mapping=softmax,sparsemax"] * ("mapping" not in request.keys)
+            words = shlex.join([*["task=TASK"] * ("task" not in request.keys), *request.typed, *more])
+            raise ConfigError(f"{here}; for others: python scripts/train.py -m {words}")
     typed = request.keys.get("data.path")
     path = str(typed.value) if typed and typed.value is not None else None
     if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
@@ -110,7 +113,8 @@ def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:
     own = {k.removeprefix("data."): v for k, v in values.items() if k.startswith("data.") and v is not None}
     task, data = values.get("task"), values.get("data")
     found = guess(own.pop("path", None), own, data or OF_TASK.get(str(task)))
-    one = experiments.read(copy.deepcopy(values_in("try")), "try", str(values.get("profile", "demo")))
+    page: Any = OmegaConf.to_container(OmegaConf.load(compose.CONFIGS / "try.yaml"))
+    one = experiments.read(page, "try", str(values.get("profile", "demo")))
     (column,) = [c for c in one.columns if (f"task={task}" in c.overrides if task else c.key == found.kind)]
     if {column.key, found.kind} - {"pairs", "summaries"} and column.key != found.kind:
         raise ConfigError(f"task={task} does not fit: {found.said}; leave task= out, or set {found.otherwise}")

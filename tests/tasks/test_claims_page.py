@@ -78,7 +78,9 @@ def test_the_page_counts_papers_that_say_so_and_opens_with_a_word_and_every_row(
     found[2] = replace(found[2], claim=replace(found[2].claim, question="", paper="apart2002"))
     papers = [WHO, Paper("other2001", "Other & Co. 2001"), Paper("apart2002", "Apart 2002", counted=False)]
     text = claims.page(found, (), papers)
-    assert "tested 2 claims of two papers: **1 hold, 1 fail, 0 are open, 0 are not testable here**" in text
+    assert (
+        "examined 2 claims of two papers" in text and "**1 hold, 1 fail, 0 are open, 0 are not testable here**" in text
+    )
     assert "| **hold** | [it is as good](#claim-1) | +.5 BLEU | +0.02 [-0.21, +0.25] BLEU | 3 |" in text
     assert "| **fail** | [that is too](#claim-2) | +.2 BLEU | +2.10 [+1.87, +2.33] BLEU | 3 |" in text
     assert re.findall("(?m)^##.*$", text) == ["## How we decide", "## Fail", "### Claim 2", "## Hold", "### Claim 1", "### Claim 3"]  # fmt: skip

@@ -78,7 +78,7 @@ def test_a_limit_refuses_examples_that_are_sorted_by_class(sizes):
 
 # what is typed beside a path, if it is there
 REFUSED = {"task=snli": "task=snli does not fit", "task=vqa": "train.py -m task=vqa", "optim.lr=1,2": "several values"}
-REFUSED |= {"train.max_epoch=2": "did you mean 'max_epochs'", "data=multi30k": "train.py -m data=multi30k"}
+REFUSED |= {"train.max_epoch=2": "did you mean 'max_epochs'", "data=multi30k": "train.py -m task=TASK data=multi30k"}
 REFUSED |= {"profile=paper": "'paper' is unknown"}
 
 

@@ -128,7 +128,14 @@ def test_a_graph_can_record_calls_seen_before(name, driver, monkeypatch) -> None
     with profile(activities=[ProfilerActivity.CPU]) as seen:
         launches = call()
     names = {e.name.removeprefix("aten::") for e in seen.events() if e.name.startswith("aten::")}
-    assert names <= {*FREE, "new_empty"}
+    added = {
+        "sum",
+        "fill_",
+        "_to_copy",
+        "copy_",
+        "resolve_neg",
+    }  # of the parts of the keys, in the dtype of the queries
+    assert names <= {*FREE, "new_empty", *(added if name == "decoding" else ())}
     assert [at.stream for at in host.Launcher.started] == [5] * launches
     assert sorted(asked) == ["device"] * launches + ["stream"] * launches
 
