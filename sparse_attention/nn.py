@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
 
 from .attention import sparse_attention
 from .attention.call import over_rows
@@ -90,6 +91,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     """
 
     mapping: Any
+    _reads_out_proj = False  # whether to read the weight of out_proj, as torch does, rather than to call it
 
     def __init__(
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool | float | Tensor | None = True,
@@ -174,7 +176,8 @@ class MultiheadAttention(nn.MultiheadAttention):
             x = x if bias is None else x + bias
             weights = F.dropout(weighed(x, self.mapping(x, mask=_both(padded, seen))), dropout)
             read = product(weights, v)  # [B, H, T, d]
-        out = self.out_proj(read.transpose(1, 2).flatten(2))
+        read = read.transpose(1, 2).flatten(2)
+        out = self._out(read)
         out = out.squeeze(0) if single else out if self.batch_first else out.transpose(0, 1)
         if not need_weights or weights is None:
             return out, None
@@ -201,7 +204,11 @@ class MultiheadAttention(nn.MultiheadAttention):
             return torch.nested.as_nested_tensor(list(self._nested(q, k, v, causal).unbind()))
         q, k, v = self._heads(query, key, value)
         read = sparse_attention(q, k, v, self.mapping, causal=causal, dropout=self.dropout if self.training else 0.0)
-        return self.out_proj(read.transpose(1, 2).flatten(2))  # type: ignore[no-any-return]
+        return self._out(read.transpose(1, 2).flatten(2))
+
+    def _out(self, read: Tensor) -> Tensor:
+        last = self.out_proj
+        return F.linear(read, last.weight, last.bias) if self._reads_out_proj else last(read)  # type: ignore[no-any-return]
 
     def _reset_parameters(self) -> None:
         """Called by torch's constructor, and by transformers for a module that a checkpoint does not have."""
@@ -298,6 +305,9 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
         if part.__class__ is not kind:
             part.__class__ = kind
             part.register_forward_pre_hook(_unfused)
+            # torch never calls out_proj, so that this norm, which is computed in a hook, has no effect on its weight.
+            hooks = [hook for inner in part.out_proj.modules() for hook in inner._forward_pre_hooks.values()]
+            part._reads_out_proj = any(isinstance(hook, SpectralNorm) for hook in hooks)
         part.mapping = made
     for whole in model.modules():
         if isinstance(whole, nn.TransformerEncoder):

@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize, prune, weight_norm
+from torch.nn.utils import parametrizations, parametrize, prune, spectral_norm, weight_norm
 
 import sparse_attention as sa
 
@@ -38,6 +38,7 @@ CHANGES = {
     "nothing": lambda a: None,
     "prune_in": lambda a: prune.l1_unstructured(a, "in_proj_weight", 0.3),
     "weight_norm_in": lambda a: weight_norm(a, "in_proj_weight"),
+    "spectral_norm_out": lambda a: spectral_norm(a.out_proj),
     "parametrized_in": lambda a: parametrizations.weight_norm(a, "in_proj_weight"),
     "parametrized_out": lambda a: parametrizations.spectral_norm(a.out_proj),
     "one_bias": lambda a: setattr(a, "bias_v", a.bias_k),
@@ -63,7 +64,7 @@ def test_replacing_changes_only_how_a_module_attends(change, kind):
     model, x = nn.ModuleDict({"attend": attend}).eval(), torch.randn(2, 5, 16).double()
     rows = x, x, x[..., : attend.vdim]
 
-    ours = ("_forward_pre_hooks",)
+    ours = ("_reads_out_proj", "_forward_pre_hooks")
 
     def state():
         return {
@@ -79,7 +80,7 @@ def test_replacing_changes_only_how_a_module_attends(change, kind):
     assert state() == before and list(model.state_dict()) == keys and not attend.mapping.training
     assert isinstance(attend, kind) and isinstance(attend, sa.nn.MultiheadAttention)
     torch.testing.assert_close(attend(*rows)[0], kept, atol=1e-12, rtol=0)
-    if not change.startswith(("prune", "weight")):  # torch cannot copy these either
+    if not change.startswith(("prune", "weight", "spectral")):  # torch cannot copy these either
         torch.testing.assert_close(copy.deepcopy(attend)(*rows)[0], kept, atol=1e-12, rtol=0)
     if not change.startswith("param"):  # nor pickle these
         again = pickle.loads(pickle.dumps(attend)) if change != "prune_in" else attend
