@@ -17,8 +17,9 @@ from torch import Tensor
 from .. import kernels
 from ..mappings.entmax import entmax
 from ..mappings.fusedmax import fusedmax
-from .forms import Inputs
-from .reading import blank, read, scores, weighed
+from ..rows.masked import readable
+from .forms import Inputs, Numbers
+from .reading import blank, finite, gathered, read, scores, slopes, times, weighed
 
 Maps = Callable[[Tensor, Tensor | None], Tensor]  # scores [..., H, n, m] and a mask to weights
 
@@ -98,3 +99,33 @@ def distances(n: int, m: int, like: Tensor) -> Tensor:
     """The distance of queries and keys, ``[n, m]``; the last query is at the position of the last key."""
     at = torch.arange(max(n, m), device=like.device, dtype=like.dtype)
     return (at[:n, None] + (m - n) - at[:m]).abs()
+
+
+def gradients(
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers
+) -> tuple[Tensor | None, ...]:
+    """The gradients of q, k, v, scales, slopes and sinks, without autograd from g ``[H, n, e]``, for use inside an operator."""
+    n, m, alpha, lam = q.shape[-2], k.shape[-2], numbers.alpha, numbers.lam
+    keep = visible(n, m, inputs.lengths, numbers.causal, q.device, inputs.spans, numbers.pinned)
+    x = products = times(q * numbers.scale, k.transpose(-1, -2))  # [H, n, m]
+    scales = None if inputs.scales is None else inputs.scales.unsqueeze(-1)
+    x = x if scales is None else x * scales
+    if inputs.slopes is not None:
+        x = x - inputs.slopes.view(-1, 1, 1) * distances(n, m, x)
+    x = x if keep is None else x.masked_fill(~keep, -torch.inf)
+    sunk = int(inputs.sinks is not None)
+    if inputs.sinks is not None:
+        x = torch.cat([inputs.sinks.view(-1, 1, 1).expand(-1, n, 1), x], -1)
+    flat = x.view(-1, x.shape[-1])
+    kernel, params = kernel_of(alpha, lam, flat)
+    p, saved = kernel.forward(flat, **params)
+    p = p.view(x.shape)
+    dp = F.pad(slopes(g, p[..., sunk:], v), (sunk, 0)).reshape(flat.shape)
+    dx = kernel.backward(dp, p.view(flat.shape), saved, **params).view(x.shape)
+    dsinks = dx[..., 0].sum(-1) if sunk else None
+    dx, p = dx[..., sunk:], p[..., sunk:]
+    dslopes = None if inputs.slopes is None else -(dx * distances(n, m, dx)).sum((-2, -1))
+    dscales = None if scales is None else (dx * products).masked_fill(dx == 0, 0.0).sum(-1)
+    dx = (dx if scales is None else dx * scales) * numbers.scale
+    dx = dx if not readable(dx) or finite(dx) else dx.masked_fill((p == 0) & ~dx.isfinite(), 0.0)
+    return read(dx, k), gathered(dx, q, k.shape[0]), gathered(p, g, v.shape[0]), dscales, dslopes, dsinks

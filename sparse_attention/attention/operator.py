@@ -38,8 +38,11 @@ def run(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | Non
         for x in (q, k, v, *inputs):
             if x is not None and x.requires_grad:
                 return Fused.apply(numbers, q, k, v, *inputs)
-    found = _started(lambda: _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, False))
-    return found[0] if found else _composed(q, k, v, Inputs(*inputs), numbers)
+    try:
+        return _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, False)[0]  # type: ignore[no-any-return]
+    except LaunchFailed as error:
+        give_up("attention", error)
+    return _composed(q, k, v, Inputs(*inputs), numbers)
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -52,7 +55,11 @@ class Fused(Function):
     @staticmethod
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
         ctx.kernel, ctx.numbers, ctx.given = short if numbers.short else _kernel(q), numbers, len(inputs)
-        found = _started(lambda: _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True))
+        try:
+            found = _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True)
+        except LaunchFailed as error:
+            give_up("attention", error)
+            found = None
         out, saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
         if saved.__class__ is Saved:
             kept, ctx.saved = saved[:TENSORS] if inputs else saved[:1], saved[TENSORS:]
@@ -71,7 +78,11 @@ class Fused(Function):
             saved = Saved(*(kept if many else (*kept, *_FREE)), *saved)
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
             bias = inputs.bias if needs[6:7] == (True,) else None
-            found = _started(lambda: ctx.kernel.gradients(g.contiguous(), q.contiguous(), k, v, saved, bias))
+            try:
+                found = ctx.kernel.gradients(g.contiguous(), q.contiguous(), k, v, saved, bias)
+            except LaunchFailed as error:
+                give_up("attention", error)
+                found = None
             if found is not None:
                 first = (
                     found[:3]
@@ -161,11 +172,7 @@ def _vjp(g: Tensor, *given: Any) -> tuple[Tensor, ...]:
         at = _started(lambda: _kernel(q).gradients(g, q, k, v, _run(q, k, v, inputs, numbers, True)[1]))
         found = at and (at.q, at.k, at.v, at.scales, at.slopes, at.sinks)
     if found is None:
-        leaves = [None if x is None else x.detach().requires_grad_() for x in given]
-        with torch.enable_grad():
-            out = _composed(*leaves[:3], Inputs(*inputs[:5], *leaves[3:]), numbers)  # type: ignore[call-arg,arg-type]
-        each = iter(torch.autograd.grad(out, [x for x in leaves if x is not None], g))
-        found = [None if x is None else next(each) for x in leaves]
+        found = composition.gradients(g.float(), q.float(), k.float(), v.float(), inputs, numbers)
     return tuple(q.new_empty(0) if x is None else dx.to(x.dtype) for dx, x in zip(found, given))
 
 
