@@ -14,10 +14,12 @@ from repro.store import provenance
 PARTS = ("", "## Fused attention", "## Training and decoding")  # headings in benchmarks.md; the first part has none
 
 
-def number(value: float | None, form: str, bold: bool = False, absent: str = "") -> str:
-    """A number in a format; `absent` if it is None."""
-    text = absent if value is None else format(value, form)
-    return f"**{text}**" if bold else text
+def number(value: float | None, form: str, missed: bool = False, absent: str = "") -> str:
+    """A number in a format, bold if it misses its target; `absent` if it is None."""
+    if value is None:
+        return absent
+    text = format(value, form)
+    return f"**{text}**" if missed else text
 
 
 def renewed(old: str, heading: str, text: str) -> str:

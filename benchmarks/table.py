@@ -13,7 +13,7 @@ import importlib
 import multiprocessing as mp
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -33,11 +33,15 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True)
 class Case:
-    """A mapping with its parameters."""
+    """A mapping with its parameters.
+
+    ``target`` has ratios to softmax for forward and for forward+backward, each for n <= 128 and for larger n.
+    """
 
     label: str
     name: str
     params: dict[str, float] = field(default_factory=dict)
+    target: Sequence[Sequence[float]] | None = None
     scale: float = 1.0
 
     def function(self, x: Tensor) -> Contestant:

@@ -1,4 +1,4 @@
-"""The benchmarks' structure, not their figures: they run, and compare with softmax or torch's attention."""
+"""The benchmarks' structure, not their figures: they run, compare with softmax or torch's attention, and mark what misses its target."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_every_case_is_a_mapping_and_peers_agree() -> None:
             assert torch.allclose(peer(x), p, atol=1e-6) == ("alike" not in label)
 
 
-def test_measure_times_peers_beside_ours(one_thread) -> None:
+def test_measure_times_peers_beside_ours_and_figures_above_target_stand_out(one_thread) -> None:
     def endless(x: torch.Tensor) -> torch.Tensor:
         time.sleep(0.02)
         return x
 
     # Ten softmaxes cost several times one: a ratio that is wrong by construction would show.
     slow = lambda x: sum(torch.softmax(x, -1) for _ in range(10)) / 10  # noqa: E731
-    case = Case("x", "sparsemax")
+    case = Case("x", "sparsemax", {}, ((1.5, 1.0), (2.0, 1.3)))
     ours, left_out, other = measure(case, ((400, 64),), 0.1, {"endless": endless, "slow": slow})
     assert ours.case is case and min(ours.forward + ours.both) > 0 and other.forward[0] > 3
     assert left_out.forward == left_out.both == [None]
@@ -54,44 +54,44 @@ def test_measure_times_peers_beside_ours(one_thread) -> None:
     made = {"kernels": "native (avx2)", "machine": "", "python": "3", "entmax": "1.3"}
     text = page("table", rows=rows, shapes=((8, 128), (8, 129)), **made)
     assert f"torch {torch.__version__}, entmax 1.3." in text
-    assert "\n| **x** | 1.40 | 1.10 |\n" in text and "\n| **x** | 2.10 | - |\n" in text
+    assert "| **x** | 1.40 | **1.10** |" in text and "| **x** | **2.10** | - |" in text
 
 
 def test_the_commands_print_the_table_and_refuse_unknown_names(command, capsys, one_thread) -> None:
     given = ("--seconds", "0.05", "--shapes", "64x30", "--output", "-")
     assert not command("bench", "mappings", *given, "--only", "sparsemax")
-    assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \d", capsys.readouterr().out, re.M)) == 2
+    assert len(re.findall(r"^\| \*\*sparsemax\*\* \| \**\d", capsys.readouterr().out, re.M)) == 2
     assert command("bench", "mappings", *given, "--only", "sparsmax") == 2 and "entmax 1.5" in capsys.readouterr().err
 
 
 def test_continuous_attention_and_structures_are_timed(one_thread) -> None:
-    cases = (absolute.Density("flat", 1, 2.0, 4), absolute.Density("plane", 2, 2.0, 9, "paper-code"))
+    cases = (absolute.Density("flat", 1, 2.0, 4), absolute.Density("plane", 2, 2.0, 9, 1e-6, "paper-code"))
     for row in absolute.densities(cases, 0.05):
         assert len(row.forward) == len(row.both) == len(absolute.BREADTHS) and min(row.forward + row.both) > 0
-    case = absolute.Structure("sequences", "sparsemap_sequence", (8, 6, 2))
+    case = absolute.Structure("sequences", "sparsemap_sequence", (8, 6, 2), 1e-9)
     (row,) = absolute.structures((case,), 0.05)
     (forward,), (both, loop) = row.forward, row.both
     assert 0 < forward < both < loop
-    assert f"{forward:.3f} | {both:.3f} | {loop:.0f} |\n" in page("structured", rows=[row])
+    assert f"{forward:.3f} | **{both:.3f}** | 1e-09 | {loop:.0f} |" in page("structured", rows=[row])
     for c in absolute.STRUCTURES:
         assert c.function()(torch.randn(1, *c.shape[1:])).shape == (1, *c.shape[1:])
 
 
 @fused
 def test_attention_and_decoding_hit_their_support_and_ours_is_the_composition() -> None:
-    case = attention.AttentionCase(128, 2, 0.1, True)
+    case = attention.AttentionCase(128, 2, 0.1, True, target=(1e6, 0.0))
     row = attention.timed(case, 0.05)
     assert 0.07 < row.support < 0.13
     assert set(row.forward) == set(row.both) == {"sdpa", "ours", "composition"} and min(row.forward.values()) > 0
     text = page("attention", rows=[row], memory={case: {"sdpa": 3.0, "ours": 2.0}}, kernels="native")
-    assert f"| {row.both['sdpa'] / row.both['ours']:.2f} |\n" in text
+    assert f"**{row.forward['sdpa'] / row.forward['ours']:.2f}**" in text and text.count("**") == 4
     known = attention.contestants(case.n, "entmax15", True, True)
     found = {name: f(*attention.drawn(case)) for name, f in known.items()}
     torch.testing.assert_close(found["ours"][0], found["composition"], atol=1e-5, rtol=1e-4)
     assert not torch.allclose(found["sdpa"][0], found["composition"], atol=1e-2)
-    row = attention.decoded(attention.DecodingCase(600, 2, 0.5), 0.02)
+    row = attention.decoded(attention.DecodingCase(600, 2, 0.5, target=1e6), 0.02)
     assert 0 < row.support < 0.2 and set(row.forward) == {"sdpa", "ours", "composition"}
-    assert page("decoding", rows=[row]).count("\n| 600 x 2 |") == 1
+    assert page("decoding", rows=[row]).count("**") == 2
 
 
 @fused
