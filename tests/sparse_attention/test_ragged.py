@@ -120,11 +120,21 @@ def test_every_segment_gets_the_weights_that_it_has_alone(name, params):
         assert torch.equal(sa.Sparsemax()(plain, segments=to[:10], dim=0), grouped)
 
 
-@pytest.mark.parametrize("name", ["softmax", "sparsemax", "entmax"])
-def test_scores_are_converted_to_a_dtype_first_whole_numbers_too(name):
-    """As in torch.softmax."""
-    p = getattr(sa, name)(torch.arange(3), dtype=torch.float64)
-    assert p.dtype == torch.float64 and torch.equal(p, getattr(sa, name)(torch.arange(3.0, dtype=torch.float64)))
+@pytest.mark.parametrize(
+    ("word", "value", "way"), [("segments", torch.tensor([0, 0, 1]), "nested"), ("dtype", torch.float64, "scores.to")]
+)
+def test_what_only_some_mappings_take_the_others_refuse_by_name(word, value, way):
+    """Of every function over positions; a mapping with a state is none, and densities have no positions."""
+    x = torch.randn(3)
+    taking = ("softmax", "sparsemax", "entmax")
+    of = [s for s in map(sa.spec, sa.names()) if not s.stateful and s.over != "density" and s.name not in taking]
+    for name in (s.name for s in of):
+        for call in [getattr(sa, name)] + [sa.make("fusedmax")] * (name == "fusedmax"):
+            with pytest.raises(TypeError, match=f"^{name} takes no {word}; softmax, sparsemax, entmax do. .*{way}"):
+                call(x, **{word: value})
+    for name in taking if word == "dtype" else ():  # as torch.softmax: converted first, whole numbers too
+        p = getattr(sa, name)(torch.arange(3), dtype=value)
+        assert p.dtype == value and torch.equal(p, getattr(sa, name)(torch.arange(3.0, dtype=value)))
 
 
 def test_segments_that_do_not_fit_are_refused():

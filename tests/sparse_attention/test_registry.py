@@ -1,3 +1,4 @@
+import copy
 import inspect
 import math
 import pickle
@@ -109,25 +110,37 @@ def test_ranges_hold_for_modules_functions_and_tensors(kernel, name, parameter, 
     assert kernel == "reference" or dx[1].isnan().all()
 
 
-def test_what_cannot_be_registered():
-    """test_mapping_contract.py has the contract that a function gets: top_k and top_p get it."""
-
+def test_a_function_from_outside_gets_the_whole_contract():
     @sa.register("powermax", paper="none")
     def powermax(scores, mask, power=2.0):
         """Powers, normalised."""
+        z = scores.abs().masked_fill(~mask, 0.0) ** power
+        return z / z.sum(-1, keepdim=True)
 
-    assert sa.spec("powermax").summary == "Powers, normalised." and sa.make("powermax", power=3).power == 3.0
+    assert sa.spec("powermax").summary == "Powers, normalised."
+    m = sa.make("powermax", power=3)
+    x = torch.rand(4, 5, 6) + 0.1
+    mask = torch.rand(4, 5, 6) > 0.3
+    mask[0, :, 0] = False
+    p = m(x, mask=mask, dim=1)
+    z = x**3 * mask
+    assert torch.allclose(p, (z / z.sum(1, keepdim=True)).nan_to_num(), atol=1e-6)
+    x[1, 2, 3] = float("nan")
+    assert torch.isnan(m(x, dim=1)).sum() == 5  # its row only
+    assert m(x.half()).dtype == torch.float16
+    x = x.nan_to_num(1.0).requires_grad_()
+    m(x, mask=mask, dim=1).square().sum().backward()
+    assert torch.isfinite(x.grad).all()
     with pytest.raises(ValueError, match="the name 'powermax' is already"):
         sa.register("powermax")(powermax)
     sa.register("powermax", replace=True)(powermax)
-    for given, said in (
-        ({"params": [sa.Param("lam")]}, "params describes lam"),
-        ({"params": [sa.Param("power", high=0.0)]}, "power=2.0 is out of range"),
-        ({"kind": "discrete"}, "kind='discrete' is not one of"),
-        ({"over": "rows"}, "over='rows' is not one of"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            sa.register("other", **given)(powermax)
+    with pytest.raises(ValueError, match="params describes lam"):
+        sa.register("other", params=[sa.Param("lam")])(powermax)
+    with pytest.raises(ValueError, match=r"power=2.0 is out of range"):
+        sa.register("other", params=[sa.Param("power", high=0.0)])(powermax)
+    for key, value in (("kind", "discrete"), ("over", "rows")):
+        with pytest.raises(ValueError, match=f"{key}={value!r} is not one of"):
+            sa.register("other", **{key: value})
 
 
 def test_a_tensor_parameter_of_a_function_from_outside_has_a_value_per_row():
@@ -184,11 +197,12 @@ def test_over_something_else_the_arguments_are_handed_on():
     assert torch.equal(sa.make("chain", gamma=2.0)(x, transitions=t), torch.softmax(x / 2 + t, -1))
 
 
-def test_a_stateful_mapping_goes_step_by_step_under_the_contract():
-    """test_fertility.py has the steps of ours."""
-
+@pytest.fixture
+def coverage():
     @sa.register("coverage", inputs=("fertility",))
     class Coverage(nn.Module):
+        """Softmax of what is left."""
+
         def start(self, mask, fertility):
             return {"left": fertility.expand(mask.shape)}
 
@@ -196,20 +210,37 @@ def test_a_stateful_mapping_goes_step_by_step_under_the_contract():
             p = torch.softmax((scores + state["left"]).masked_fill(~mask, -torch.inf), -1)
             return p, {"left": state["left"] - p}
 
-    spec, coverage = sa.spec("coverage"), sa.make("coverage")
+    return sa.make("coverage")
+
+
+def test_a_stateful_mapping_goes_step_by_step_under_the_contract(coverage):
+    spec = sa.spec("coverage")
     assert spec.stateful and spec.inputs == ("fertility",) and spec.function is None and spec.kind == "stateful"
-    scores, fertility = torch.randn(3, 4, 5), torch.rand(3, 5)
+    scores = torch.randn(3, 4, 5)
     mask = torch.tensor([[True] * 5, [True, True, False, True, False], [False] * 5])
+    fertility = torch.rand(3, 5)
     scores[0, 2, 1] = float("nan")
-    together, state = coverage(scores, mask, fertility=fertility), coverage.start(mask, fertility=fertility)
+    together = coverage(scores, mask, fertility=fertility)
+    state = coverage.start(mask, fertility=fertility)
+    left = fertility.clone()
     for t in range(4):
         p, state = coverage.step(scores[:, t], state, mask)
         assert torch.equal(p.nan_to_num(9.0), together[:, t].nan_to_num(9.0))
         assert (p[~mask] == 0).all() and torch.isnan(p[0]).all() == (t == 2)
         assert torch.isfinite(state["left"]).all(), "one bad step does not spoil those after it"
+        if t < 2:
+            expected = torch.softmax((scores[1, t] + left[1])[mask[1]], -1)
+            assert torch.allclose(p[1, mask[1]], expected, atol=1e-6)
+            left[1, mask[1]] -= expected
+    order = torch.tensor([1, 0])  # what a beam search does with a state
+    reordered = {name: value[order] for name, value in state.items()}
+    a, _ = coverage.step(scores[order, 0], reordered, mask[order])
+    b, _ = coverage.step(scores[:, 0], state, mask)
+    assert torch.equal(a, b[order])
     half, _ = coverage.step(scores[:, 0].half(), state, mask)
-    assert half.dtype == torch.float16
+    assert half.dtype == torch.float16 and torch.allclose(half.float(), b, atol=1e-3)
     assert coverage(scores[:, :0], mask, fertility=fertility).shape == (3, 0, 5)
+    assert type(copy.deepcopy(coverage)) is type(coverage)
     with pytest.raises(ValueError, match="dim=1"):
         coverage(scores, mask, dim=1, fertility=fertility)
 
@@ -246,6 +277,8 @@ def test_learned_parameters_belong_to_the_module():
     lam = nn.Parameter(torch.full((4, 1), 0.1))
     m = sa.make("fusedmax", lam=lam)
     assert next(iter(m.parameters())) is lam and "learned (4, 1)" in repr(m)
+    m(torch.randn(2, 4, 3, 7))[..., 0].sum().backward()
+    assert lam.grad.shape == (4, 1) and lam.grad.abs().sum() > 0
     assert m.double().params["lam"].dtype == torch.float64
 
 

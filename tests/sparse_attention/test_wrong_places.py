@@ -95,6 +95,12 @@ def test_modules_have_a_dimension(name):
     assert inspect.signature(type(m)).parameters["dim"].kind is inspect.Parameter.KEYWORD_ONLY
 
 
+def test_a_module_without_the_attribute_still_works():
+    old = sa.Entmax(1.3)
+    del old.__dict__["dim"]  # as pickled before modules had one
+    assert torch.equal(pickle.loads(pickle.dumps(old))(X), sa.entmax(X, alpha=1.3))
+
+
 CALLS = {
     "sparse_attention": lambda m: sa.sparse_attention(*torch.zeros(3, 1, 2, 5, 4), m),
     "MultiheadAttention": lambda m: sa.nn.MultiheadAttention(8, 2, mapping=m),
