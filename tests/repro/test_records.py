@@ -4,6 +4,7 @@ A committed record (docs/results/records) must not contradict itself (docs/refer
 """
 
 import json
+import random
 from dataclasses import fields, replace
 
 import fake_family
@@ -119,7 +120,6 @@ def test_the_table_from_records_is_the_tables_of_the_store(finished, tmp_path):
     wanted, plan, store = finished
     found, lost = archive.collect(wanted.slots, store)
     assert len(found) == len(plan.cells) and lost == []
-    found[0]["made"]["text"] = "a\u2028b"  # one line of the file
     path = tmp_path / "records" / "fake_demo.jsonl"
     archive.write(path, {"experiment": "fake", "profile": "demo", "arguments": []}, found)
     assert not any(word in path.read_text() for word in ("weights", str(tmp_path), "the same"))  # its constant output
@@ -207,6 +207,20 @@ def test_records_that_name_plugins_or_have_no_key_are_refused(tmp_path, asked, c
     archive.write(tmp_path / "x.jsonl", asked, [cell])
     with pytest.raises(StoreError, match=said):
         archive.read(tmp_path / "x.jsonl")
+
+
+def test_no_flipped_digit_of_a_record_is_read(tmp_path):
+    path, draw = tmp_path / "x.jsonl", random.Random(0)
+    records = [{"key": str(n), "trained": {"score": 38.25 + n, "text": "a\u2028b"}} for n in range(2)]
+    archive.write(path, {"experiment": "fake"}, records)
+    whole, asked = path.read_text(), archive.read(path)
+    assert asked[0] == {"experiment": "fake", "version": archive.VERSION} and len(asked[1]) == 2
+    digits = [i for i, c in enumerate(whole) if c.isdigit()]
+    for _ in range(100):
+        i = draw.choice(digits)
+        path.write_text(whole[:i] + str((int(whole[i]) + draw.randrange(1, 10)) % 10) + whole[i + 1 :])
+        with pytest.raises(StoreError, match=r"x\.jsonl holds no records of a table"):
+            archive.read(path)
 
 
 def test_configurations_come_back_from_the_first_line_of_a_file():

@@ -5,7 +5,9 @@ import importlib
 import json
 import multiprocessing as mp
 import os
+import shutil
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import torch
 from repro import files
 from repro.errors import StoreError
 from repro.files import write_atomic, write_json
-from repro.store import Damaged, provenance, sources
+from repro.store import Damaged, Store, provenance, sources
 
 FORK = mp.get_context("fork")
 
@@ -219,3 +221,38 @@ def test_full_disk_is_explained_and_keeps_the_old_file(entry, monkeypatch, full,
             write_json(path, {"metrics": {"dev/score": 2.0}})
     assert json.loads(path.read_text()) == {"metrics": {"dev/score": 1.0}}
     assert os.listdir(entry.folder) == ["metrics.json"]
+
+
+@pytest.fixture
+def locked():
+    """A folder that everybody may read and nobody may write; not below tmp_path, whose parents are private."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o555)
+    yield folder
+    folder.chmod(0o755)
+    shutil.rmtree(folder)
+
+
+def test_read_only_folder_says_what_to_set(locked):
+    """Asked in a child that has no right of root's to write everywhere."""
+    entry, (receiver, sender) = Store(locked).entry("toy", "softmax", "abc"), FORK.Pipe(duplex=False)
+
+    def attempt():
+        if os.getuid() == 0:
+            os.setgroups([])
+            os.setuid(65534)
+        for work in (lambda: write_json(entry.path("status.json"), {}), lambda: entry.locked().__enter__()):
+            try:
+                sender.send(f"nothing happened: {work()}")
+            except StoreError as error:
+                sender.send(str(error))
+        sender.send(entry.state())
+
+    process = FORK.Process(target=attempt)
+    process.start()
+    sender.close()
+    write, claim, state = (receiver.recv() for _ in range(3))
+    process.join()
+    for said in (write, claim):
+        assert "cannot be written" in said and "set paths.outputs" in said and str(locked) in said
+    assert state == "queued"

@@ -92,6 +92,19 @@ def test_scores_that_nearly_agree_are_not_one_region(dtype, lam):
             assert torch.allclose(ours, theirs, rtol=0.0, atol=atol)
 
 
+def test_grids_that_nearly_agree():
+    x = 1e-3 * randn(4, 4, seed=3)
+    x[2, 2] = -5
+    keep = np.ones((4, 4), dtype=bool)
+    for lam in (1e-4, 2e-4):
+        p = sa.tvmax(x, lam=lam)
+        assert 4 < len(p.unique()) < 16
+        oracle = torch.from_numpy(by_bounded_least_squares(x.numpy(), lam, keep))
+        assert torch.allclose(p, oracle, rtol=0.0, atol=1e-10)
+        scaled = (x * 1e3).requires_grad_()  # steps of gradcheck that stay inside a region's range
+        assert torch.autograd.gradcheck(lambda z, lam=lam: sa.tvmax(z / 1e3, lam=lam) * 1e3, (scaled,))
+
+
 def test_without_a_penalty_ties_have_sparsemax_gradients():
     x = torch.tensor([[0.2, 0.2, 0.1], [0.2, 0.2, -3.0]], dtype=F64)
     found = value_and_gradient(lambda x: sa.tvmax(x, lam=0.0).flatten(), x)
