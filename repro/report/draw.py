@@ -97,8 +97,8 @@ def rendered(figure: Any, ending: str, title: str = "", dpi: int = 130) -> bytes
         options = {"facecolor": "white", "metadata": {"Date": None, "Title": title}}
     with warnings.catch_warnings():  # text stays text: a reader's font may have characters that ours lacks
         warnings.filterwarnings("ignore", "Glyph")
-        if figure.get_layout_engine():
-            figure.draw_without_rendering()  # the layout needs two passes
+        if engine := figure.get_layout_engine():
+            engine.execute(figure)  # saving lays out once more: the layout needs two passes
         figure.savefig(buffer, format=ending, **options)
     return buffer.getvalue()
 
