@@ -64,7 +64,10 @@ def continuous_attention_2d(
     `slices` is used with a basis that is not a grid, if Sigma is not positive definite, if mu, Sigma and the basis differ
     in their dimensions, or if D > 2 and alpha is not 1.
     """
-    dim = _dimensions(mu, covariance)
+    dim = mu.shape[-1] if mu.ndim else 0
+    if dim < 2 or covariance.shape[-2:] != (dim, dim):
+        given = f"{tuple(mu.shape)}, {tuple(covariance.shape)}; on a line, use continuous_attention_1d"
+        raise ValueError(f"a density needs mu [..., D] and sigma [..., D, D] with D >= 2, got {given}")
     if dim != basis.dim:
         raise ValueError(f"mu [..., {dim}] has {dim} dimensions, but the basis has {basis.dim}; give both the same")
     order = closed_form_order(alpha)
@@ -88,33 +91,6 @@ def continuous_attention_2d(
         tolerance = tolerance if tolerance is not None else 1e-7 if dtype != torch.float64 else 1e-12
         r = _truncated(loc, shape, basis, order, rule, n_angles, tolerance)
     return r.reshape(*batch, len(basis)).to(dtype)
-
-
-def rho_2d(theta1: Tensor, theta2: Tensor, basis: GaussianBasis2d, alpha: float = 2.0, **options) -> Tensor:
-    """r [..., N] from theta1 = Sigma^-1 mu [..., D] and theta2 = -Sigma^-1 / 2 [..., D, D] (Def. 2).
-
-    D and the options are those of `continuous_attention_2d`.
-    """
-    _dimensions(theta1, theta2)
-    sigma = _inverse(-(theta2 + theta2.mT))
-    return continuous_attention_2d((sigma @ theta1.unsqueeze(-1)).squeeze(-1), sigma, basis, alpha, **options)
-
-
-def to_canonical_2d(mu: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-    """The canonical parameters (theta1 [..., D], theta2 [..., D, D]) in f(t) = theta1' t + <theta2, t t'>."""
-    _dimensions(mu, covariance)
-    precision = _inverse(covariance)
-    return (precision @ mu.unsqueeze(-1)).squeeze(-1), -0.5 * precision
-
-
-def _dimensions(mu: Tensor, sigma: Tensor) -> int:
-    dim = mu.shape[-1] if mu.ndim else 0
-    if dim < 2 or sigma.shape[-2:] != (dim, dim):
-        raise ValueError(
-            f"a density needs mu [..., D] and sigma [..., D, D] with D >= 2, got {tuple(mu.shape)}, {tuple(sigma.shape)}; "
-            "on a line, use continuous_attention_1d"
-        )
-    return dim
 
 
 def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -> Tensor:
