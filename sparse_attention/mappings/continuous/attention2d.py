@@ -193,7 +193,7 @@ def _by_slices(
     mass = weights * sine ** (2 * order + 2) * ((order + 1) / math.pi / _edge_constant(order))  # [K]
     at_rows = torch.exp(-0.5 * z.square()) * (mass.unsqueeze(-1) / (row_width * math.sqrt(2 * math.pi)))
     at_columns = edge_expectation(second, b * sine, columns, column_width, order)  # [B, K, columns]
-    return basis.from_grid((at_rows.mT @ at_columns).flatten(1))
+    return (at_rows.mT @ at_columns).flatten(1)
 
 
 def _sharpness(shape: Tensor, basis: GaussianBasis2d) -> float:

@@ -104,7 +104,7 @@ class GaussianBasis2d(_Basis):
     """N functions N(t; centres_j, covariances_j) on the plane, or in D > 2 dimensions (for alpha = 1).
 
     Args: centres [N, D]; covariances [D, D] (shared) or [N, D, D], symmetric positive definite. Raises ValueError
-    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid on the plane, in any order, and
+    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid on the plane, row by row, and
     share one diagonal covariance, this is detected: psi is then separable, and attention is much cheaper.
     """
 
@@ -160,10 +160,6 @@ class GaussianBasis2d(_Basis):
         t = self._on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 
-    def from_grid(self, r: Tensor) -> Tensor:
-        """Reorder r [..., N] from the order rows x columns to the order of the centres."""
-        return r[..., self._on(r.device)["place"].long()] if "place" in self._cpu else r
-
     @property
     def shared(self) -> bool:
         """True if all functions share one covariance."""
@@ -184,16 +180,14 @@ class GaussianBasis2d(_Basis):
 
 
 def _grid_of(centres: Tensor, covariances: Tensor) -> dict[str, Tensor]:
-    """The two lines whose product forms the centres, their widths and, in another order, the place of each centre in it.
+    """The two lines whose product forms the centres, and their widths.
 
-    Empty if the centres do not form a grid or do not share a diagonal covariance.
+    Empty if the centres do not form a grid, row by row, or do not share a diagonal covariance.
     """
     if centres.shape[1] != 2 or covariances.ndim != 2 or covariances[0, 1] != 0:
         return {}
-    (line1, at1), (line2, at2) = (torch.unique(x, return_inverse=True) for x in centres.unbind(-1))
-    place = at1 * len(line2) + at2
-    if len(line1) * len(line2) != len(centres) or len(torch.unique(place)) != len(centres):
+    line1, line2 = (torch.unique(x) for x in centres.unbind(-1))
+    if not torch.equal(torch.cartesian_prod(line1, line2), centres):
         return {}
     sd1, sd2 = covariances.diagonal().sqrt()
-    found = {"line1": line1, "line2": line2, "width1": sd1.expand(len(line1)), "width2": sd2.expand(len(line2))}
-    return found if torch.equal(place, torch.arange(len(centres))) else {**found, "place": place}
+    return {"line1": line1, "line2": line2, "width1": sd1.expand(len(line1)), "width2": sd2.expand(len(line2))}
