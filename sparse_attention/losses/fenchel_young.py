@@ -30,7 +30,7 @@ from .regularisers import (
 )
 
 SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
-ENTMAX, FUSEDMAX = spec("entmax").defaults, spec("fusedmax").defaults
+ENTMAX = spec("entmax").defaults
 _OWN = {f"sparsemap_{kind}": f"sparsemap_{kind}_loss" for kind in ("sequence", "matching", "tree")}
 
 
@@ -267,20 +267,6 @@ def entmax_loss(scores: Tensor, target: Tensor, alpha: float | Tensor = ENTMAX["
     return fenchel_young(scores, target, "entmax", alpha=alpha, **options)
 
 
-def fusedmax_loss(
-    scores: Tensor,
-    target: Tensor,
-    lam: float | Tensor = FUSEDMAX["lam"],
-    gamma: float | Tensor = FUSEDMAX["gamma"],
-    **options: Any,
-) -> Tensor:
-    """The Fenchel-Young loss of fusedmax, which gives neighbouring classes similar weights.
-
-    Other arguments are those of :func:`sparsemax_loss`, by name.
-    """
-    return fenchel_young(scores, target, "fusedmax", lam=lam, gamma=gamma, **options)
-
-
 class FenchelYoungLoss(nn.Module):
     """Module version of :func:`fenchel_young`: ``FenchelYoungLoss("entmax", alpha=1.5)(scores, target, mask=None)``.
 
@@ -330,15 +316,6 @@ class EntmaxLoss(FenchelYoungLoss):
 
     def __init__(self, alpha: float | Tensor | str = ENTMAX["alpha"], **options: Any) -> None:
         super().__init__("entmax", alpha=alpha, **options)
-
-
-class FusedmaxLoss(FenchelYoungLoss):
-    """Module version of :func:`fusedmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
-
-    def __init__(
-        self, lam: float | Tensor = FUSEDMAX["lam"], gamma: float | Tensor = FUSEDMAX["gamma"], **options: Any
-    ) -> None:
-        super().__init__("fusedmax", lam=lam, gamma=gamma, **options)
 
 
 class SoftmaxLoss(FenchelYoungLoss):
