@@ -68,11 +68,6 @@ class Call:
     short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
 
-    @property
-    def known(self) -> bool:
-        """Whether a fused kernel, or torch's, has this mapping."""
-        return not (self.alpha is None and self.alphas is None and self.lam is None)
-
     def weigh(self, x: Tensor, keep: Tensor | None) -> Tensor:
         """The weights of scores ``x [..., H, n, m]``, which are capped (a sink is not) and to which the bias is added."""
         if self.softcap is not None:

@@ -56,19 +56,13 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
     sigma_sq = positive(sigma_sq, "sigma_sq")
     centres, widths = basis.tensors(mu.device)
     loc, variance = torch.broadcast_tensors(mu.double(), sigma_sq.double())
-    if order == 0:
-        r = gaussian_expectation(loc, variance, centres, widths)
+    if order == 0:  # the product of two Gaussians integrates to a Gaussian: N(mu; mu_j, sigma^2 + s_j^2)
+        total, d = variance.unsqueeze(-1) + widths.square(), loc.unsqueeze(-1) - centres
+        r = torch.exp(-0.5 * d.square() / total) * torch.rsqrt(total) * _INV_SQRT_2PI
     else:
         r = edge_expectation(loc, half_width(variance, alpha), centres, widths, order)
     dtype = torch.promote_types(mu.dtype, sigma_sq.dtype)
     return r.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
-
-
-def gaussian_expectation(loc: Tensor, variance: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
-    """N(mu; mu_j, sigma^2 + s_j^2) [..., N]: the product of two Gaussians integrates to a Gaussian."""
-    total = variance.unsqueeze(-1) + widths.square()
-    d = loc.unsqueeze(-1) - centres
-    return torch.exp(-0.5 * d.square() / total) * torch.rsqrt(total) * _INV_SQRT_2PI
 
 
 def edge_expectation(loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:

@@ -71,10 +71,8 @@ class GaussianBasis1d(_Basis):
         super().__init__(centres=centres, widths=widths)
 
     @classmethod
-    def linspaced(
-        cls, n: int, widths: Sequence[float] = (0.1, 0.5), low: float = 0.0, high: float = 1.0
-    ) -> GaussianBasis1d:
-        """For every width, n / len(widths) evenly spaced centres in [low, high].
+    def linspaced(cls, n: int, widths: Sequence[float] = (0.1, 0.5)) -> GaussianBasis1d:
+        """For every width, n / len(widths) evenly spaced centres in [0, 1].
 
         The papers use widths .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
         """
@@ -84,7 +82,7 @@ class GaussianBasis1d(_Basis):
                 f"n={n} basis functions cannot be divided equally among {len(widths)} widths; "
                 f"use a positive multiple of {len(widths)}"
             )
-        line = torch.linspace(low, high, per_width, dtype=torch.float64)
+        line = torch.linspace(0, 1, per_width, dtype=torch.float64)
         every_width = torch.tensor(widths, dtype=torch.float64).repeat_interleave(per_width)
         return cls(line.repeat(len(widths)), every_width)
 
