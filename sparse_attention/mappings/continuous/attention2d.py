@@ -49,15 +49,14 @@ def continuous_attention_2d(
     alpha: float = 2.0,
     *,
     quadrature: str = "auto",
-    n_angles: int | None = None,
     tolerance: float | None = None,
 ) -> Tensor:
     """Expected basis functions r [..., N] under the density with mu [..., D] and Sigma = covariance [..., D, D].
 
     D is 2, and with alpha = 1 also more: that of the basis.
 
-    n_angles is the number of points on the full circle. None uses the number that the error bound requires for an error
-    of `tolerance` relative to the largest r; the default tolerance is 1e-7 for float32 inputs and 1e-12 for float64.
+    The number of points on the circle is what the error bound requires for an error of `tolerance` relative to the largest
+    r; by default, 1e-7 for float32 inputs and 1e-12 for float64.
     Gradients with respect to mu and Sigma (taken as symmetric) are exact: `slices` differentiates the rule, and the
     angular rules use the closed-form derivative of the integral. Sigma is the covariance only for alpha = 1
     (`family.matched_covariance` converts a covariance). Raises ValueError if alpha or quadrature is unknown, if
@@ -77,8 +76,6 @@ def continuous_attention_2d(
             "Gaussians; use alpha=1, or a basis on the plane"
         )
     rule = check_quadrature(quadrature, basis, alpha)
-    if n_angles is not None and n_angles < 4:
-        raise ValueError(f"n_angles={n_angles} is too few; use at least 4, or None to choose it by the error bound")
     dtype = torch.promote_types(mu.dtype, covariance.dtype)
     batch = torch.broadcast_shapes(mu.shape[:-1], covariance.shape[:-2])
     loc = mu.double().expand(*batch, dim).reshape(-1, dim)
@@ -89,16 +86,16 @@ def continuous_attention_2d(
     else:
         shape = _support_map(0.5 * (sigma + sigma.mT), alpha)
         tolerance = tolerance if tolerance is not None else 1e-7 if dtype != torch.float64 else 1e-12
-        r = _truncated(loc, shape, basis, order, rule, n_angles, tolerance)
+        r = _truncated(loc, shape, basis, order, rule, tolerance)
     return r.reshape(*batch, len(basis)).to(dtype)
 
 
 def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -> Tensor:
     """N(mu; mu_j, Sigma + Sigma_j) [B, N] for mu [B, D] and sigma [B, D, D], in float64."""
     centres, covariances = basis.tensors(mu.device)
-    if basis.dim > 2 or not basis.shared:
+    if basis.dim > 2 or covariances.ndim > 2:
         # [B, N, D, D], or [B, 1, D, D] if the functions share their covariance
-        total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + (covariances[None] if basis.shared else covariances)
+        total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + covariances
         d = mu.unsqueeze(-2) - centres
         energy = torch.einsum("bni,bnij,bnj->bn", d, _inverse(total).expand(*d.shape, -1), d)
         return torch.exp(-0.5 * energy) / ((2 * math.pi) ** (basis.dim / 2) * _det(total).sqrt())
@@ -154,15 +151,12 @@ def _support_map(sigma: Tensor, alpha: float) -> Tensor:
     return torch.stack([root, s12 / root, (det / s11).sqrt()], dim=-1) * factor.unsqueeze(-1)
 
 
-def _truncated(
-    loc: Tensor, shape: Tensor, basis: GaussianBasis2d, order: int, rule: str, n_angles: int | None, tolerance: float
-) -> Tensor:
+def _truncated(loc: Tensor, shape: Tensor, basis: GaussianBasis2d, order: int, rule: str, tolerance: float) -> Tensor:
     """rho [B, N] by the given rule. The batch is split into pieces so that no working tensor is large."""
     if len(loc) == 0:
         return loc.new_zeros(0, len(basis)) + 0.0 * (loc.sum() + shape.sum())
-    count = n_angles or _PAPER_CODE_ANGLES
-    if n_angles is None and rule != "paper-code":
-        count = angles_needed(_sharpness(shape, basis), tolerance, order)
+    paper = rule == "paper-code"
+    count = _PAPER_CODE_ANGLES if paper else angles_needed(_sharpness(shape, basis), tolerance, order)
     angles, weights = _circle(rule, count, loc.device)
     width = len(basis) if rule != "slices" else 2 * max(len(axis[0]) for axis in basis.axes())
     rows = max(1, _MAX_ELEMENTS // (len(angles) * width))
@@ -174,7 +168,7 @@ def _truncated(
             # The authors map the disk by the symmetric root of Sigma, which is A times a rotation. The rotation matters
             # because the paper-code rule counts one angle twice.
             a, c, b = form.detach().unsqueeze(-1).unbind(1)
-            turned = angles + torch.atan2(-c, a + b) if rule == "paper-code" else angles
+            turned = angles + torch.atan2(-c, a + b) if paper else angles
             pieces.append(angular_expectation(at, form, *basis.tensors(loc.device), order, turned, weights))
     return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
 
@@ -202,7 +196,7 @@ def _sharpness(shape: Tensor, basis: GaussianBasis2d) -> float:
         a, c, b = shape.unbind(-1)
         covariances = basis.tensors(shape.device)[1]
         # The largest eigenvalue of A' P A. If the Sigma_j differ, P has the largest precision in every direction.
-        if basis.shared:
+        if covariances.ndim == 2:
             p = _inverse(covariances)
         else:
             sharpest = torch.linalg.eigvalsh(covariances)[:, 0].min().reciprocal()

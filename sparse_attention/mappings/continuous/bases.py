@@ -158,11 +158,6 @@ class GaussianBasis2d(_Basis):
         t = self._on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 
-    @property
-    def shared(self) -> bool:
-        """True if all functions share one covariance."""
-        return self.tensors()[1].ndim == 2
-
     @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
         """psi(t) [..., N] in float64 for t [..., D]."""

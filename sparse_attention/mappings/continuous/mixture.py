@@ -104,7 +104,6 @@ def select_mixture(
     restarts: int = 3,
     penalty: float = 5.0,
     *,
-    initial_variance: float = 0.001,
     generator: torch.Generator | None = None,
 ) -> Mixture:
     """The mixture of up to max_components that minimises -2 L log-likelihood + penalty * (free parameters).
@@ -127,7 +126,7 @@ def select_mixture(
     for k in range(1, min(max_components, len(positions)) + 1):
         noise = _noise((restarts, len(positions)), weights, generator).repeat(batch, 1)
         means = _draw_means(repeated.double(), positions.double(), k, noise)
-        fits = fit_mixture(repeated, positions, k, iterations, initial_variance=initial_variance, means=means)
+        fits = fit_mixture(repeated, positions, k, iterations, means=means)
         start = fits.log_likelihood.view(batch, restarts).argmax(-1)
         chosen = torch.arange(batch, device=weights.device) * restarts + start
         fit = _pad(Mixture(*(part[chosen] for part in fits)), max_components)
