@@ -34,6 +34,7 @@ from ..masks import HIDDEN, separate
 from ..nn import MultiheadAttention, usable
 from ..registry import spec
 from ..rows.shape import asynchronous, foreign, lengths_of
+from .sdpa import _ATTENDS
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
@@ -48,7 +49,6 @@ except ImportError as error:
 
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words in a name that have a meaning for transformers
 _MINE: dict[str, tuple[Any, ...]] = {}
-_ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 _OWN = re.compile(
     r"softmax\(|scaled_dot_product_attention\(", re.IGNORECASE
 )  # in the source of one without the interface

@@ -162,7 +162,13 @@ def _value(
         def omega(q: Tensor) -> Tensor:
             return REGULARISERS[name](q, keep, **params).sum(-1)
 
-        return _young(x, p, _distribution(target, keep, smoothing, x.dtype), omega, again)
+        t = _distribution(target, keep, smoothing, x.dtype)
+        if t is None:
+            return Slope.apply(x, p, torch.zeros_like(p), again) - omega(p.detach())
+        # p and t have the same sum, so a common offset of x adds only rounding error. Removing it keeps full precision.
+        top = x.detach().amax(-1, keepdim=True)
+        shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
+        return Slope.apply(x - torch.where(shifted, top, 0.0), p, t, again) - omega(p.detach()) + omega(t)
 
     if torch.autograd.forward_ad._current_level < 0:
         return value_at(x)
@@ -196,18 +202,6 @@ def _smoothed(name: str, x: Tensor, smoothing: float, params: dict[str, Any]) ->
         torch.stack((1.0 - smoothing + share, share, torch.ones_like(share))), kept, **params
     )
     return here - one + (kept - 1.0) * elsewhere
-
-
-def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any = None) -> Tensor:
-    """``x.(p - t) - Omega(p) + Omega(t)`` for rows ``[..., n]``, with gradient ``p - t``."""
-    t = torch.zeros_like(p) if target is None else target
-    if target is not None:
-        # p and t have the same sum, so a common offset of x adds only rounding error. Removing it keeps full precision.
-        top = x.detach().amax(-1, keepdim=True)
-        shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
-        x = x - torch.where(shifted, top, 0.0)
-    value = Slope.apply(x, p, t, again) - omega(p.detach())
-    return value if target is None else value + omega(target)
 
 
 def softmax_loss(
