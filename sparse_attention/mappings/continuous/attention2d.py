@@ -1,7 +1,7 @@
 """Continuous attention on the plane: rho(mu, Sigma)_j = E_p[psi_j], where p is a beta-Gaussian and psi_j are Gaussians.
 
-Martins et al. 2020, Eq. 15, for alpha in {1, 4/3, 3/2, 2}. For alpha = 1, the result is N(mu; mu_j, Sigma + Sigma_j), in
-any number D of dimensions (section 3.2), of which these functions take D >= 2. Otherwise, with t = mu + A y, y in the unit disk and A lower triangular (see `family`),
+Martins et al. 2020, Eq. 15, for alpha in {1, 4/3, 3/2, 2}. For alpha = 1, the result is N(mu; mu_j, Sigma + Sigma_j).
+Otherwise, with t = mu + A y, y in the unit disk and A lower triangular (see `family`),
 
     rho_j = C int (1 - |y|^2)^k N(mu + A y; mu_j, Sigma_j) dy.
 
@@ -51,35 +51,24 @@ def continuous_attention_2d(
     quadrature: str = "auto",
     tolerance: float | None = None,
 ) -> Tensor:
-    """Expected basis functions r [..., N] under the density with mu [..., D] and Sigma = covariance [..., D, D].
-
-    D is 2, and with alpha = 1 also more: that of the basis.
+    """Expected basis functions r [..., N] under the density with mu [..., 2] and Sigma = covariance [..., 2, 2].
 
     The number of points on the circle is what the error bound requires for an error of `tolerance` relative to the largest
     r; by default, 1e-7 for float32 inputs and 1e-12 for float64.
     Gradients with respect to mu and Sigma (taken as symmetric) are exact: `slices` differentiates the rule, and the
     angular rules use the closed-form derivative of the integral. Sigma is the covariance only for alpha = 1
     (`family.matched_covariance` converts a covariance). Raises ValueError if alpha or quadrature is unknown, if
-    `slices` is used with a basis that is not a grid, if Sigma is not positive definite, if mu, Sigma and the basis differ
-    in their dimensions, or if D > 2 and alpha is not 1.
+    `slices` is used with a basis that is not a grid, if Sigma is not positive definite, or if the shapes do not fit.
     """
-    dim = mu.shape[-1] if mu.ndim else 0
-    if dim < 2 or covariance.shape[-2:] != (dim, dim):
-        given = f"{tuple(mu.shape)}, {tuple(covariance.shape)}; on a line, use continuous_attention_1d"
-        raise ValueError(f"a density needs mu [..., D] and sigma [..., D, D] with D >= 2, got {given}")
-    if dim != basis.dim:
-        raise ValueError(f"mu [..., {dim}] has {dim} dimensions, but the basis has {basis.dim}; give both the same")
+    if mu.shape[-1:] != (2,) or covariance.shape[-2:] != (2, 2) or basis.dim != 2:
+        given = f"{tuple(mu.shape)}, {tuple(covariance.shape)} and {basis!r}; on a line, use continuous_attention_1d"
+        raise ValueError(f"on the plane, mu [..., 2], sigma [..., 2, 2] and a GaussianBasis2d are needed, got {given}")
     order = closed_form_order(alpha)
-    if dim > 2 and order:
-        raise ValueError(
-            f"alpha={alpha:g} with {dim} dimensions: in more than 2, only alpha=1 is computed, whose expectations are "
-            "Gaussians; use alpha=1, or a basis on the plane"
-        )
     rule = check_quadrature(quadrature, basis, alpha)
     dtype = torch.promote_types(mu.dtype, covariance.dtype)
     batch = torch.broadcast_shapes(mu.shape[:-1], covariance.shape[:-2])
-    loc = mu.double().expand(*batch, dim).reshape(-1, dim)
-    sigma = covariance.double().expand(*batch, dim, dim).reshape(-1, dim, dim)
+    loc = mu.double().expand(*batch, 2).reshape(-1, 2)
+    sigma = covariance.double().expand(*batch, 2, 2).reshape(-1, 2, 2)
     sigma = _checked_positive_definite(sigma)
     if order == 0:
         r = gaussian_expectation_2d(loc, sigma, basis)
@@ -91,14 +80,13 @@ def continuous_attention_2d(
 
 
 def gaussian_expectation_2d(mu: Tensor, sigma: Tensor, basis: GaussianBasis2d) -> Tensor:
-    """N(mu; mu_j, Sigma + Sigma_j) [B, N] for mu [B, D] and sigma [B, D, D], in float64."""
+    """N(mu; mu_j, Sigma + Sigma_j) [B, N] for mu [B, 2] and sigma [B, 2, 2], in float64."""
     centres, covariances = basis.tensors(mu.device)
-    if basis.dim > 2 or covariances.ndim > 2:
-        # [B, N, D, D], or [B, 1, D, D] if the functions share their covariance
-        total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + covariances
+    if covariances.ndim > 2:
+        total = 0.5 * (sigma + sigma.mT).unsqueeze(-3) + covariances  # [B, N, 2, 2]
         d = mu.unsqueeze(-2) - centres
-        energy = torch.einsum("bni,bnij,bnj->bn", d, _inverse(total).expand(*d.shape, -1), d)
-        return torch.exp(-0.5 * energy) / ((2 * math.pi) ** (basis.dim / 2) * _det(total).sqrt())
+        energy = torch.einsum("bni,bnij,bnj->bn", d, _inverse(total), d)
+        return torch.exp(-0.5 * energy) / (2 * math.pi * _det(total).sqrt())
     origin, features = _monomials(basis, mu.device)
     inputs = mu - origin, sigma + covariances, features
     return WithJacobian.apply(_shared_gaussian, _shared_gradients, *inputs)  # type: ignore[no-any-return]
@@ -268,22 +256,16 @@ def _inverse(matrix: Tensor) -> Tensor:
 
 
 def _checked_positive_definite(sigma: Tensor) -> Tensor:
-    """sigma [B, D, D], checked to be positive definite.
+    """sigma [B, 2, 2], checked to be positive definite.
 
     Raises ValueError for a matrix that is not. On a GPU such a matrix becomes NaN instead; compiled code does not
     check.
     """
     if torch.compiler.is_compiling():
         return sigma
+    s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
     # NaN passes this check and stays NaN in its own row.
-    if sigma.shape[-1] > 2:
-        known = sigma.detach().isfinite().flatten(1).all(-1)
-        eye = torch.eye(sigma.shape[-1], dtype=sigma.dtype, device=sigma.device)
-        symmetric = torch.where(known[:, None, None], 0.5 * (sigma + sigma.mT).detach(), eye)
-        bad = torch.linalg.cholesky_ex(symmetric).info > 0
-    else:
-        s11, s12, s21, s22 = sigma.detach().flatten(1).unbind(-1)
-        bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0
+    bad = torch.minimum(s11 * s22 - (0.5 * (s12 + s21)).square(), s11) <= 0
     if row_shapes.asynchronous(sigma):
         return sigma.masked_fill(bad[:, None, None], torch.nan)
     if bool(bad.any()):
