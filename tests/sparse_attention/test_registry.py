@@ -310,12 +310,8 @@ def test_a_hyperparameter_given_as_learned():
 
 
 def test_choosing_kernels():
-    assert sa.kernels.active() in sa.kernels.NAMES
-    before = sa.kernels.active()
     with sa.kernels.use("reference"):
-        assert sa.kernels.active() == "reference"
         assert sa.kernels.select("sparsemax", torch.zeros(1, 1)).__name__.endswith("reference")
-    assert sa.kernels.active() == before
     with pytest.raises(ValueError, match="'fast'; choose one of auto, reference, native, triton"):
         sa.kernels.use("fast")
     with sa.kernels.use("triton"), pytest.raises(RuntimeError, match=r"'triton'.*use\('auto'\)"):
