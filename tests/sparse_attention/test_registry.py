@@ -27,8 +27,6 @@ def test_names_and_specs():
         assert (found.over, found.stateful) == ("row", False)
         assert found.inputs == (("groups",) if name == "group_sparsemax" else ())
     assert all(sa.spec(name).inputs == ("bounds",) for name in sa.names("constrained"))
-    assert all(sa.spec(name).over == "density" for name in sa.names("continuous"))
-    assert set(sa.names()) > set(sa.names("continuous")) >= {"continuous_softmax", "continuous_mixture"}
 
 
 def test_modules_have_the_parameters_of_the_function():
