@@ -44,7 +44,7 @@ def over_keys(mapping: str | nn.Module, **params: Any) -> nn.Module:
     return made
 
 
-def _usable(mapping: str | nn.Module, params: dict[str, Any]) -> nn.Module:
+def usable(mapping: str | nn.Module, params: dict[str, Any]) -> Any:
     """`over_keys`, which also checks that scores and a mask are all that the mapping needs."""
     if isinstance(mapping, str):
         over_rows(spec(mapping))
@@ -105,7 +105,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             instead = f"pass mapping=sa.make({mapping!r}, bias={bias!r})"
             warnings.warn(f"bias= as a parameter of a mapping ends with 0.4; {instead}", DeprecationWarning, 2)
             params, bias = {**params, "bias": bias}, True
-        made = _usable(mapping, params)
+        made = usable(mapping, params)
         super().__init__(
             embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
         )  # fmt: skip
@@ -291,7 +291,7 @@ def replace(model: nn.Module, mapping: str | nn.Module = "sparsemax", **params: 
         )
     ready = [
         (part, part.__class__ if isinstance(part, MultiheadAttention) else _ours(type(part)),
-         _per_head(_usable(mapping, params).train(part.training), part))
+         _per_head(usable(mapping, params).train(part.training), part))
         for _, part in found
     ]  # fmt: skip
     learns = any(p.requires_grad for *_, made in ready for p in made.parameters())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,26 +20,6 @@ from .nested import attend
 from .reading import finite
 
 Attends = str | torch.nn.Module | Callable[..., Tensor]
-
-
-@overload
-def sparse_attention(
-    q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
-    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, need_weights: Literal[False] = False,
-    *, bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
-    softcap: float | None = None, **params: Any,
-) -> Tensor: ...  # fmt: skip
-
-
-@overload
-def sparse_attention(
-    q: Tensor, k: Tensor, v: Tensor, mapping: Attends = "sparsemax", mask: Tensor | None = None, causal: bool = False,
-    lengths: Tensor | None = None, scale: float | Tensor | None = None, dropout: float = 0.0, *, need_weights: Literal[True],
-    bias: Tensor | None = None, slopes: Tensor | None = None, window: Window | None = None,
-    cu_seqlens: Tensor | None = None, cu_seqlens_k: Tensor | None = None, sink: Tensor | None = None,
-    softcap: float | None = None, **params: Any,
-) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 
 
 @with_old_keywords

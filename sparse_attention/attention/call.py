@@ -17,7 +17,7 @@ from .. import kernels, registry
 from ..describe import Param, Spec
 from ..kernels.native.attention_shape import ALPHAS
 from ..modules import Mapping
-from ..rows.shape import autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor
+from ..rows.shape import AnyFunction, autocasts, broadcasts, certain, foreign, lengths_of, not_boolean, tensor
 from . import forms
 from .composition import visible
 
@@ -67,11 +67,6 @@ class Call:
     foreign: bool = False  # only torch's dispatcher can read q, k and v, see `rows.shape.foreign`
     short: bool = False  # the composition runs as one step, see `short`
     arguments: Any = None  # those of the fused kernel, once computed
-
-    @property
-    def known(self) -> bool:
-        """Whether a fused kernel, or torch's, has this mapping."""
-        return not (self.alpha is None and self.alphas is None and self.lam is None)
 
     def weigh(self, x: Tensor, keep: Tensor | None) -> Tensor:
         """The weights of scores ``x [..., H, n, m]``, which are capped (a sink is not) and to which the bias is added."""
@@ -139,7 +134,7 @@ def made(mapping: Any, params: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     return (registry.make(name, **params), {}) if name in registry.names() else (mapping, params)
 
 
-def with_old_keywords(attend: Any) -> Any:
+def with_old_keywords(attend: AnyFunction) -> AnyFunction:
     """Until 0.4, let ``attend(q, k, v, mapping, ...)`` take k of top_k, q of sparsehourglass and bias of sigmoid as keywords."""
 
     @functools.wraps(attend)
@@ -160,7 +155,7 @@ def with_old_keywords(attend: Any) -> Any:
                 )
         return attend(*args, **given)
 
-    return call
+    return call  # type: ignore[return-value]
 
 
 def checked(
@@ -235,8 +230,7 @@ def _tensors(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     for name, x in (("q", q), ("k", k), ("v", v)):
         if not x.dtype.is_floating_point:
             raise TypeError(f"{name} has dtype {x.dtype}; attention needs floating point, convert with {name}.float()")
-        if x.device != q.device:
-            raise ValueError(f"{name} is on {x.device} and q on {q.device}; move them to one device")
+        forms.same_device(name, x, q)
     if not q.dtype == k.dtype == v.dtype and not autocasts(q):
         raise TypeError(f"q, k, v have dtypes {q.dtype}, {k.dtype}, {v.dtype}; convert them to one dtype")
     if q.ndim < 2 or not q.ndim == k.ndim == v.ndim:
@@ -267,8 +261,8 @@ def _fits(mask: Tensor, shape: tuple[int, ...], q: Tensor, name: str = "mask") -
     tensor(mask, name)
     if name == "mask" and mask.dtype != torch.bool:
         raise not_boolean(mask)
-    if mask.ndim and mask.device != q.device:
-        raise ValueError(f"{name} is on {mask.device} and q on {q.device}; move them to one device")
+    if mask.ndim:
+        forms.same_device(name, mask, q)
     if not broadcasts(mask.shape, shape):
         raise ValueError(
             f"{name} of shape {tuple(mask.shape)} does not broadcast to the scores {tuple(shape)}; "

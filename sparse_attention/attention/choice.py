@@ -68,7 +68,7 @@ def _choose(call: Call) -> Plan:
 
 
 def _against_any_kernel(call: Call) -> str | None:
-    if not call.known:
+    if call.alpha is call.alphas is call.lam is None:
         return call.why
     if exporting():
         return "an ONNX graph has no operators of ours"

@@ -121,11 +121,12 @@ def per_head(name: str, x: Tensor, q: Tensor) -> Tensor:
     heads = q.shape[-3] if q.ndim > 2 else 1
     if not isinstance(x, Tensor) or x.shape != (heads,):
         raise ValueError(f"{name} must be a tensor ({heads},), one number per head, not {getattr(x, 'shape', x)}")
-    _together(name, x, q)
+    same_device(name, x, q)
     return x.to(torch.promote_types(q.dtype, torch.float32)).view((heads, 1, 1) if q.ndim > 2 else (1, 1))
 
 
-def _together(name: str, x: Tensor, q: Tensor) -> None:
+def same_device(name: str, x: Tensor, q: Tensor) -> None:
+    """Raise ValueError if ``x`` is on another device than q."""
     if x.device != q.device:
         raise ValueError(f"{name} is on {x.device} and q on {q.device}; move them to one device")
 
@@ -179,7 +180,7 @@ def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:
             f"broadcasts to {shape}, or ({shape[-3] if q.ndim > 2 else 1},)"
         )
     if shaped.ndim:
-        _together(name, x, q)
+        same_device(name, x, q)
     elif shaped.device != q.device:  # one number may be elsewhere, as in torch
         shaped = shaped.to(q.device)
     return shaped.to(torch.float64 if q.dtype == torch.float64 else torch.float32)

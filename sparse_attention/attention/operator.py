@@ -18,13 +18,11 @@ from ..kernels.native import attention as native
 from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
 from ..kernels.triton.attention import TENSORS, Saved
+from ..rows.operators import LIBRARY, OPERATORS, define
 from . import composition, short
 from .call import on_gpu
 from .choice import refusal
 from .forms import Inputs, Numbers
-
-_LIBRARY = torch.library.Library("sparse_attention", "FRAGMENT")
-_OPERATORS = torch.ops.sparse_attention
 
 
 def _kernel(q: Tensor) -> Any:
@@ -38,11 +36,8 @@ def run(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | Non
         for x in (q, k, v, *inputs):
             if x is not None and x.requires_grad:
                 return Fused.apply(numbers, q, k, v, *inputs)
-    try:
-        return _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, False)[0]  # type: ignore[no-any-return]
-    except LaunchFailed as error:
-        give_up("attention", error)
-    return _composed(q, k, v, Inputs(*inputs), numbers)
+    found = _started(_run, q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, False)
+    return found[0] if found else _composed(q, k, v, Inputs(*inputs), numbers)  # type: ignore[no-any-return]
 
 
 def _flat(x: Tensor) -> Tensor:
@@ -55,11 +50,7 @@ class Fused(Function):
     @staticmethod
     def forward(ctx: Any, numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
         ctx.kernel, ctx.numbers, ctx.given = short if numbers.short else _kernel(q), numbers, len(inputs)
-        try:
-            found = _run(q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True)
-        except LaunchFailed as error:
-            give_up("attention", error)
-            found = None
+        found = _started(_run, q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True)
         out, saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
         if saved.__class__ is Saved:
             kept, ctx.saved = saved[:TENSORS] if inputs else saved[:1], saved[TENSORS:]
@@ -78,11 +69,7 @@ class Fused(Function):
             saved = Saved(*(kept if many else (*kept, *_FREE)), *saved)
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
             bias = inputs.bias if needs[6:7] == (True,) else None
-            try:
-                found = ctx.kernel.gradients(g.contiguous(), q.contiguous(), k, v, saved, bias)
-            except LaunchFailed as error:
-                give_up("attention", error)
-                found = None
+            found = _started(ctx.kernel.gradients, g.contiguous(), q.contiguous(), k, v, saved, bias)
             if found is not None:
                 first = (
                     found[:3]
@@ -122,10 +109,10 @@ def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers)
     return composition.attend(q, k, v, numbers.scale, mapping, keep, factors)[0].to(dtype)
 
 
-def _started(run: Callable[[], Any]) -> Any:
-    """The result of ``run``, or None if a Triton kernel in it does not start (`give_up`)."""
+def _started(run: Callable[..., Any], *given: Any) -> Any:
+    """The result of ``run(*given)``, or None if a Triton kernel in it does not start (`give_up`)."""
     try:
-        return run()
+        return run(*given)
     except LaunchFailed as error:
         give_up("attention", error)
 
@@ -161,7 +148,7 @@ def _split(given: tuple[Any, ...]) -> tuple[Tensor, Tensor, Tensor, Inputs, Numb
 def _attention(*given: Any) -> Tensor:
     q, k, v, inputs, numbers = _split(given)
     fits = refusal(q, k, v, inputs, numbers) is None
-    found = _started(lambda: _run(q, k, v, inputs, numbers, False)) if fits else None
+    found = _started(_run, q, k, v, inputs, numbers, False) if fits else None
     return found[0] if found else _composed(q, k, v, inputs, numbers)
 
 
@@ -182,7 +169,7 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _backward(ctx: Any, g: Tensor) -> tuple[Any, ...]:
-    dq, dk, dv, *rest = _OPERATORS.attention_vjp(g, *ctx.saved_tensors, *ctx.numbers)
+    dq, dk, dv, *rest = OPERATORS.attention_vjp(g, *ctx.saved_tensors, *ctx.numbers)
     rest = [None if x is None else dx for dx, x in zip(rest, ctx.saved_tensors[5:])]
     return dq, dk, dv, None, None, *rest, *[None] * len(ctx.numbers)
 
@@ -195,17 +182,12 @@ _GIVEN = (
     "Tensor q, Tensor k, Tensor v, Tensor? lengths, Tensor? spans, Tensor? scales, Tensor? slopes, Tensor? sinks, "
     "float alpha, float scale, bool causal, bool pinned, float? lam"
 )
-_LIBRARY.define(f"attention({_GIVEN}) -> Tensor")
-_LIBRARY.define(f"attention_vjp(Tensor g, {_GIVEN}) -> ({', '.join(['Tensor'] * 6)})")
-_LIBRARY.impl("attention", _attention, "CompositeExplicitAutograd")
-_LIBRARY.impl("attention_vjp", _vjp, "CompositeExplicitAutograd")
-_shape = lambda q, k, v, *_: q.new_empty(*q.shape[:-1], v.shape[-1])  # noqa: E731
-torch.library.register_fake("sparse_attention::attention", _shape, lib=_LIBRARY)
-torch.library.register_fake("sparse_attention::attention_vjp", _vjp_fake, lib=_LIBRARY)
-torch.library.register_autograd("sparse_attention::attention", _backward, setup_context=_setup, lib=_LIBRARY)
+define(f"attention({_GIVEN}) -> Tensor", _attention, lambda q, k, v, *_: q.new_empty(*q.shape[:-1], v.shape[-1]))
+define(f"attention_vjp(Tensor g, {_GIVEN}) -> ({', '.join(['Tensor'] * 6)})", _vjp, _vjp_fake)
+torch.library.register_autograd("sparse_attention::attention", _backward, setup_context=_setup, lib=LIBRARY)
 
 
 def opaque(numbers: Numbers, q: Tensor, k: Tensor, v: Tensor, *inputs: Tensor | None) -> Tensor:
     """`Fused` for torch.compile, tracing and modes, without alphas, bias, mask and dropout. Differentiating twice raises an error."""
     _, alpha, scale, causal, pinned, _, _, lam, *_ = numbers
-    return _OPERATORS.attention(q, k, v, *inputs[:2], *inputs[5:], alpha, scale, causal, pinned, lam)
+    return OPERATORS.attention(q, k, v, *inputs[:2], *inputs[5:], alpha, scale, causal, pinned, lam)

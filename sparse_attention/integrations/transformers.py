@@ -31,9 +31,10 @@ from ..attention.cache import at_support
 from ..attention.reading import read as product
 from ..attention.reading import scores, weighed
 from ..masks import HIDDEN, separate
-from ..nn import MultiheadAttention
-from ..registry import make, names, spec
+from ..nn import MultiheadAttention, usable
+from ..registry import spec
 from ..rows.shape import asynchronous, foreign, lengths_of
+from .sdpa import _ATTENDS
 
 try:
     from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache, PreTrainedModel
@@ -48,7 +49,6 @@ except ImportError as error:
 
 _TAKEN = ("eager", "sdpa", "flash", "flex", "paged")  # words in a name that have a meaning for transformers
 _MINE: dict[str, tuple[Any, ...]] = {}
-_ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
 _OWN = re.compile(
     r"softmax\(|scaled_dot_product_attention\(", re.IGNORECASE
 )  # in the source of one without the interface
@@ -73,13 +73,7 @@ def register(
     Raises:
         UnknownMappingError, ValueError: the mapping or a parameter is unknown or unsuitable, or the name is taken.
     """
-    known = spec(mapping)
-    if known.over != "row" or known.stateful or known.inputs:
-        usable = ", ".join(n for n in names("simplex") if spec(n).over == "row" and not spec(n).inputs)
-        raise ValueError(
-            f"{mapping} needs more than a score vector, which is all that transformers passes; use one of: {usable}"
-        )
-    words = {p.name for p in known.params if p.choices}
+    words = {p.name for p in spec(mapping).params if p.choices}
     if bad := [f"{k}={v!r}" for k, v in params.items() if isinstance(v, (Tensor, str)) and k not in words]:
         raise ValueError(
             f"{', '.join(bad)}: a registered implementation is not part of a model and cannot learn; give a number"
@@ -87,7 +81,7 @@ def register(
     name = f"sa_{mapping}" if name is None else name
     if any(word in name for word in _TAKEN):
         raise ValueError(f"name={name!r} contains a word reserved by transformers: {', '.join(_TAKEN)}; choose another")
-    module = make(mapping, **params)
+    module = usable(mapping, params)
     choice = (mapping, module.params, weights, below)
     if _MINE.setdefault(name, choice) != choice:
         raise ValueError(

@@ -140,13 +140,4 @@ def fused(x: Tensor) -> ModuleType | None:
     return _loaded.get("triton") or backend("triton")
 
 
-def build() -> str:
-    """Compile the native kernels now instead of at the first call. Returns a message that says where they are.
-
-    Raises:
-        RuntimeError: there is no compiler, or no folder for the libraries; the message says what to do.
-    """
-    return backend("native").build_all()
-
-
-__all__ = ["NAMES", "NoMemory", "Op", "active", "backend", "build", "fused", "select", "use"]
+__all__ = ["NAMES", "NoMemory", "Op", "active", "backend", "fused", "select", "use"]

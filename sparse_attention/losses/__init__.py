@@ -15,17 +15,15 @@ scores are not regularised.
 from .fenchel_young import (
     EntmaxLoss,
     FenchelYoungLoss,
-    FusedmaxLoss,
     SoftmaxLoss,
     SparsemaxLoss,
     entmax_loss,
     fenchel_young,
-    fusedmax_loss,
     max_omega,
     softmax_loss,
     sparsemax_loss,
 )
-from .hinge import SparsegenHinge, SparsehourglassHinge, sparsegen_hinge, sparsehourglass_hinge
+from .hinge import sparsegen_hinge, sparsehourglass_hinge
 from .regularisers import REGULARISERS
 from .structures import sparsemap_matching_loss, sparsemap_sequence_loss, sparsemap_tree_loss
 
@@ -33,14 +31,10 @@ __all__ = [
     "REGULARISERS",
     "EntmaxLoss",
     "FenchelYoungLoss",
-    "FusedmaxLoss",
     "SoftmaxLoss",
-    "SparsegenHinge",
-    "SparsehourglassHinge",
     "SparsemaxLoss",
     "entmax_loss",
     "fenchel_young",
-    "fusedmax_loss",
     "max_omega",
     "softmax_loss",
     "sparsegen_hinge",

@@ -17,7 +17,6 @@ from ..rows.forward_mode import forward_levels, integral, split
 from ..rows.shape import compiling, last, per_row
 from .regularisers import (
     AT_VERTEX,
-    GRIDS,
     REDUCTION,
     REGULARISERS,
     SEPARABLE,
@@ -31,7 +30,7 @@ from .regularisers import (
 )
 
 SMOOTHING = Param("label_smoothing", low=0.0, high=1.0, closed_low=True, closed_high=True, tensor=False)
-ENTMAX, FUSEDMAX = spec("entmax").defaults, spec("fusedmax").defaults
+ENTMAX = spec("entmax").defaults
 _OWN = {f"sparsemap_{kind}": f"sparsemap_{kind}_loss" for kind in ("sequence", "matching", "tree")}
 
 
@@ -43,12 +42,12 @@ def max_omega(
     Args:
         scores: any shape, floating point.
         mapping: a name or a module from ``make``. It must have a regulariser: one of `losses.REGULARISERS` (softmax
-            gives logsumexp, hardmax gives the maximum), or tvmax over grids ``[..., H, W]``.
+            gives logsumexp, hardmax gives the maximum).
         mask: bool, broadcastable to scores, True = keep.
         params: the mapping's parameters, if ``mapping`` is a name; and ``bounds`` for the constrained mappings.
     Returns:
-        the shape of scores without ``dim`` (for grids, without the last two dimensions), in float32 or float64; 0 for a
-        fully masked row. Twice differentiable in the scores, and once in hyperparameters given as tensors.
+        the shape of scores without ``dim``, in float32 or float64; 0 for a fully masked row. Twice differentiable in the
+        scores, and once in hyperparameters given as tensors.
     Raises:
         ValueError: the mapping has no regulariser.
     """
@@ -74,8 +73,7 @@ def fenchel_young(
     Args:
         scores: any shape; -inf counts as masked.
         target: class indices (int64, shape of scores without ``dim``) or distributions (shape of scores).
-        mapping, params: as in :func:`max_omega`, for example ``fenchel_young(x, y, "entmax", alpha=1.3)``. The classes
-            of a grid are its positions.
+        mapping, params: as in :func:`max_omega`, for example ``fenchel_young(x, y, "entmax", alpha=1.3)``.
         reduction: "mean" over rows, "sum" or "none".
         weight: ``[classes]``; a row is weighted by ``sum_c weight_c t_c`` (for class indices, t before smoothing), and
             "mean" divides by the sum of these weights.
@@ -90,10 +88,9 @@ def fenchel_young(
     """
     built, inputs = _given(mapping, params)
     smoothing = SMOOTHING.check(label_smoothing)
-    grid = built.spec.over == "grid"
-    t, counted = targets(scores.flatten(-2) if grid else scores, target, -1 if grid else dim, ignore_index, grid)
+    t, counted = targets(scores, target, dim, ignore_index)
     value = _value(scores, t, built, dim, mask, inputs, smoothing)
-    return weighted(value, t, counted, weight, reduction, scores.shape[-2:].numel() if grid else scores.shape[dim])
+    return weighted(value, t, counted, weight, reduction, scores.shape[dim])
 
 
 def _given(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dict[str, Tensor]]:
@@ -108,11 +105,11 @@ def _built(mapping: str | Mapping, params: dict[str, Any]) -> tuple[Mapping, dic
     """The mapping as a module, and the inputs it needs in addition to scores."""
     known = spec(mapping) if isinstance(mapping, str) else getattr(mapping, "spec", None)
     name = known.name if isinstance(known, Spec) else shown(mapping)
-    if name not in REGULARISERS and name not in GRIDS:
+    if name not in REGULARISERS:
         own = f"; its own loss is sa.losses.{_OWN[name]}" if name in _OWN else ""
         raise ValueError(
             f"{name} is not the gradient of a smoothed maximum of scores alone, so it has no Fenchel-Young loss{own}; "
-            f"mappings that have one: {', '.join([*REGULARISERS, *GRIDS])}"
+            f"mappings that have one: {', '.join(REGULARISERS)}"
         )
     each = (*known.inputs, *(param.name for param in known.params if param.each))  # type: ignore[union-attr]
     inputs = {key: params.pop(key) for key in each if params.get(key) is not None}
@@ -132,8 +129,6 @@ def _value(
     smoothing: float = 0.0,
 ) -> Tensor:
     """One value per row; ``target`` holds class indices, or distributions with the classes last."""
-    if built.spec.over == "grid":
-        return _of_grid(scores, target, built, mask, smoothing)
     if built.dim not in (-1, dim):
         raise ValueError(
             f"{built} works along dim={built.dim}, but the loss along dim={dim}; give the loss dim={built.dim}"
@@ -167,7 +162,13 @@ def _value(
         def omega(q: Tensor) -> Tensor:
             return REGULARISERS[name](q, keep, **params).sum(-1)
 
-        return _young(x, p, _distribution(target, keep, smoothing, x.dtype), omega, again)
+        t = _distribution(target, keep, smoothing, x.dtype)
+        if t is None:
+            return Slope.apply(x, p, torch.zeros_like(p), again) - omega(p.detach())
+        # p and t have the same sum, so a common offset of x adds only rounding error. Removing it keeps full precision.
+        top = x.detach().amax(-1, keepdim=True)
+        shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
+        return Slope.apply(x - torch.where(shifted, top, 0.0), p, t, again) - omega(p.detach()) + omega(t)
 
     if torch.autograd.forward_ad._current_level < 0:
         return value_at(x)
@@ -201,34 +202,6 @@ def _smoothed(name: str, x: Tensor, smoothing: float, params: dict[str, Any]) ->
         torch.stack((1.0 - smoothing + share, share, torch.ones_like(share))), kept, **params
     )
     return here - one + (kept - 1.0) * elsewhere
-
-
-def _of_grid(scores: Tensor, target: Tensor | None, built: Mapping, mask: Tensor | None, smoothing: float) -> Tensor:
-    x, _ = last(scores, -1, mask)
-    keep = x.detach() != -torch.inf
-    function = built.spec.function
-    assert function is not None
-    p = function(x, **built.params).flatten(-2)
-    flat = x.flatten(-2)
-    numbers = {name: per_row(value, flat, -1, name) for name, value in built.params.items()}
-    numbers = {name: v.unsqueeze(-1) if isinstance(v, Tensor) else v for name, v in numbers.items()}
-
-    def omega(q: Tensor) -> Tensor:
-        return GRIDS[built.spec.name](q.view(x.shape), keep, **numbers).sum((-1, -2))
-
-    return _young(flat, p, _distribution(target, keep.flatten(-2), smoothing, x.dtype), omega)
-
-
-def _young(x: Tensor, p: Tensor, target: Tensor | None, omega: Any, again: Any = None) -> Tensor:
-    """``x.(p - t) - Omega(p) + Omega(t)`` for rows ``[..., n]``, with gradient ``p - t``."""
-    t = torch.zeros_like(p) if target is None else target
-    if target is not None:
-        # p and t have the same sum, so a common offset of x adds only rounding error. Removing it keeps full precision.
-        top = x.detach().amax(-1, keepdim=True)
-        shifted = top.isfinite() & ((t.detach().sum(-1, keepdim=True) - 1).abs() < 1e-3)
-        x = x - torch.where(shifted, top, 0.0)
-    value = Slope.apply(x, p, t, again) - omega(p.detach())
-    return value if target is None else value + omega(target)
 
 
 def softmax_loss(
@@ -280,37 +253,12 @@ def sparsemax_loss(
     return fenchel_young(scores, target, "sparsemax", dim, mask, reduction, **options)
 
 
-def entmax_loss(
-    scores: Tensor,
-    target: Tensor,
-    alpha: float | Tensor = ENTMAX["alpha"],
-    dim: int = -1,
-    mask: Tensor | None = None,
-    reduction: str = "mean",
-    **options: Any,
-) -> Tensor:
+def entmax_loss(scores: Tensor, target: Tensor, alpha: float | Tensor = ENTMAX["alpha"], **options: Any) -> Tensor:
     """The Fenchel-Young loss of entmax (Peters, Niculae & Martins 2019, Eq. 8).
 
-    Other arguments are those of :func:`sparsemax_loss`.
+    Other arguments are those of :func:`sparsemax_loss`, by name.
     """
-    return fenchel_young(scores, target, "entmax", dim, mask, reduction, alpha=alpha, **options)
-
-
-def fusedmax_loss(
-    scores: Tensor,
-    target: Tensor,
-    lam: float | Tensor = FUSEDMAX["lam"],
-    gamma: float | Tensor = FUSEDMAX["gamma"],
-    dim: int = -1,
-    mask: Tensor | None = None,
-    reduction: str = "mean",
-    **options: Any,
-) -> Tensor:
-    """The Fenchel-Young loss of fusedmax, which gives neighbouring classes similar weights.
-
-    Other arguments are those of :func:`sparsemax_loss`.
-    """
-    return fenchel_young(scores, target, "fusedmax", dim, mask, reduction, lam=lam, gamma=gamma, **options)
+    return fenchel_young(scores, target, "entmax", alpha=alpha, **options)
 
 
 class FenchelYoungLoss(nn.Module):
@@ -362,15 +310,6 @@ class EntmaxLoss(FenchelYoungLoss):
 
     def __init__(self, alpha: float | Tensor | str = ENTMAX["alpha"], **options: Any) -> None:
         super().__init__("entmax", alpha=alpha, **options)
-
-
-class FusedmaxLoss(FenchelYoungLoss):
-    """Module version of :func:`fusedmax_loss`; takes the same options as :class:`FenchelYoungLoss`."""
-
-    def __init__(
-        self, lam: float | Tensor = FUSEDMAX["lam"], gamma: float | Tensor = FUSEDMAX["gamma"], **options: Any
-    ) -> None:
-        super().__init__("fusedmax", lam=lam, gamma=gamma, **options)
 
 
 class SoftmaxLoss(FenchelYoungLoss):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..kernels.reference.rows import widest
 from ..mappings.sparsegen import LAM
@@ -125,29 +123,3 @@ def _labels(scores: Tensor, target: Tensor, dim: int, mask: Tensor | None) -> tu
     y = target.to(x.dtype).movedim(dim, -1).masked_fill(~keep, 0.0) if x.ndim == target.ndim else target.reshape(1)
     total = y.sum(-1, keepdim=True)
     return x, y / torch.where(total == 0, 1.0, total), keep
-
-
-class _Hinge(nn.Module):
-    def __init__(self, **options: Any) -> None:
-        super().__init__()
-        self.options = options
-
-
-class SparsegenHinge(_Hinge):
-    """Module version of :func:`sparsegen_hinge`; the options are dim, half_pairs, corrected and reduction."""
-
-    def __init__(self, lam: float = SPARSEGEN["lam"], **options: Any) -> None:
-        super().__init__(lam=lam, **options)
-
-    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        return sparsegen_hinge(scores, target, mask=mask, **self.options)
-
-
-class SparsehourglassHinge(_Hinge):
-    """Module version of :func:`sparsehourglass_hinge`; takes the same options as :class:`SparsegenHinge`."""
-
-    def __init__(self, q: float = HOURGLASS["q"], **options: Any) -> None:
-        super().__init__(q=q, **options)
-
-    def forward(self, scores: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        return sparsehourglass_hinge(scores, target, mask=mask, **self.options)

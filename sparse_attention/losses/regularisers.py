@@ -60,17 +60,6 @@ def _oscar(p: Tensor, keep: Tensor, lam: Any, gamma: Any, **_: Any) -> Tensor:
     return gamma * (0.5 * ordered.square() + lam * (weight * ordered))  # lam times integers would give float32
 
 
-def _grid(p: Tensor, keep: Tensor, lam: Any, gamma: Any) -> Tensor:
-    """Terms ``[..., H, W]`` for grids ``p, keep [..., H, W]``; their sum is Omega."""
-    edges = torch.zeros_like(p)
-    for dim in (-1, -2):
-        n = p.shape[dim] - 1
-        both = keep.narrow(dim, 1, n) & keep.narrow(dim, 0, n)
-        jump = torch.where(both, p.narrow(dim, 1, n) - p.narrow(dim, 0, n), 0.0).abs()
-        edges = edges + torch.cat((jump, torch.zeros_like(p.narrow(dim, 0, 1))), dim)
-    return gamma * (0.5 * p.square() + lam * edges)
-
-
 # Each function returns terms [..., n] whose sum over positions is Omega(p).
 REGULARISERS: dict[str, Regulariser] = {
     "softmax": _entropy,
@@ -84,10 +73,6 @@ REGULARISERS: dict[str, Regulariser] = {
     "constrained_softmax": lambda p, keep, **_: _entropy(p, keep, 1.0),
     "constrained_sparsemax": lambda p, keep, **_: _quadratic(p, keep, 1.0),
 }
-
-
-# The same for grids [..., H, W].
-GRIDS: dict[str, Regulariser] = {"tvmax": _grid}
 
 
 def _linear(p: Tensor, x: Tensor, gamma: float) -> Tensor:
@@ -198,9 +183,7 @@ def reduced(values: Tensor, reduction: str) -> Tensor:
     return values if reduction == "none" else values.sum() if reduction == "sum" else values.mean()
 
 
-def targets(
-    scores: Tensor, target: Tensor, dim: int, ignore_index: int, grid: bool = False
-) -> tuple[Tensor, Tensor | None]:
+def targets(scores: Tensor, target: Tensor, dim: int, ignore_index: int) -> tuple[Tensor, Tensor | None]:
     """The target in a standard form: class indices or distributions.
 
     Returns:
@@ -217,7 +200,6 @@ def targets(
             )
         counted = target != ignore_index
         return target.long().masked_fill(~counted, 0), counted
-    target = target.flatten(-2) if grid and target.ndim > 1 else target
     if target.shape != scores.shape:
         raise ValueError(
             f"target of shape {tuple(target.shape)} must have the shape of the scores {tuple(scores.shape)}, "

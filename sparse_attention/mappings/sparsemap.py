@@ -29,7 +29,7 @@ in this file, by autograd.
 from __future__ import annotations
 
 import math
-from typing import Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -102,20 +102,6 @@ def _solved(op: str, x: Tensor, transitions: Tensor | None, dtype: torch.dtype, 
     return solution((marginals, *rest), lead) if structures else marginals
 
 
-@overload
-def sparsemap_sequence(
-    scores: Tensor, transitions: Tensor, start: Tensor | None = None, stop: Tensor | None = None,
-    mask: Tensor | None = None, return_structures: Literal[False] = False,
-) -> Tensor: ...  # fmt: skip
-
-
-@overload
-def sparsemap_sequence(
-    scores: Tensor, transitions: Tensor, start: Tensor | None = None, stop: Tensor | None = None,
-    mask: Tensor | None = None, *, return_structures: Literal[True],
-) -> Solution: ...  # fmt: skip
-
-
 @register(
     "sparsemap_sequence",
     kind="structured",
@@ -132,7 +118,7 @@ def sparsemap_sequence(
     stop: Tensor | None = None,
     mask: Tensor | None = None,
     return_structures: bool = False,
-) -> Tensor | Solution:
+) -> Any:
     """Sparse attention over sequences of states; returns the marginals of the states at every position.
 
     Args:
@@ -155,16 +141,6 @@ def sparsemap_sequence(
     return _solved("sparsemap_sequence", x, transitions, scores.dtype, return_structures)
 
 
-@overload
-def sparsemap_matching(
-    scores: Tensor, mask: Tensor | None = None, return_structures: Literal[False] = False
-) -> Tensor: ...
-
-
-@overload
-def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, *, return_structures: Literal[True]) -> Solution: ...
-
-
 @register(
     "sparsemap_matching",
     kind="structured",
@@ -173,9 +149,7 @@ def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, *, return_str
     oracle="quadratic programme over all matchings (DAQP), over the Birkhoff polytope (cvxpy); scipy's assignment",
 )
 @in_float64
-def sparsemap_matching(
-    scores: Tensor, mask: Tensor | None = None, return_structures: bool = False
-) -> Tensor | Solution:
+def sparsemap_matching(scores: Tensor, mask: Tensor | None = None, return_structures: bool = False) -> Any:
     """Sparse attention over matchings of rows and columns; returns the marginals of every pair.
 
     Args:
@@ -197,14 +171,6 @@ def sparsemap_matching(
     return _solved("sparsemap_matching", x, None, scores.dtype, return_structures)
 
 
-@overload
-def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures: Literal[False] = False) -> Tensor: ...
-
-
-@overload
-def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, *, return_structures: Literal[True]) -> Solution: ...
-
-
 @register(
     "sparsemap_tree",
     kind="structured",
@@ -213,7 +179,7 @@ def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, *, return_structu
     oracle="quadratic programme over all trees (DAQP)",
 )
 @in_float64
-def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures: bool = False) -> Tensor | Solution:
+def sparsemap_tree(scores: Tensor, mask: Tensor | None = None, return_structures: bool = False) -> Any:
     """Sparse attention over dependency trees; returns the marginals of the head of every word.
 
     Trees need not be projective (arcs may cross), and a word is a root if it is its own head. There may be several roots.

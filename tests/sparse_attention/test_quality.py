@@ -21,6 +21,9 @@ def test_statistics_counted_by_hand():
     # A hole in the mask joins its two sides.
     joined = quality.attention_statistics(torch.tensor([0.5, 0.0, 0.5]), torch.tensor([True, False, True]))
     assert joined["groups"] == 1 and joined["segments"] == 1 and joined["zeros"] == 0
+    apart = quality.attention_statistics(torch.tensor([[0.2, 0.0, 0.3, 0.0, 0.5]]))
+    assert (apart["contiguity"], apart["segments"], apart["groups"]) == (0, 3, 3)
+    assert quality.attention_statistics(torch.zeros(1, 3))["contiguity"] == 1  # no support: one run at most
     nothing = quality.attention_statistics(p[2:], mask[2:])
     assert nothing.pop("rows") == 0 and len(nothing) == 8 and all(map(math.isnan, nothing.values()))
 
@@ -79,9 +82,3 @@ def test_the_alignment_error_rate_of_och_and_ney():
             quality.alignment_error_rate(*lists)
     p = torch.tensor([[0.6, 0.4], [0.0, 1.0], [0.0, 0.0], [0.5, 0.5]])
     assert quality.links(p) == {(0, 0), (1, 1), (0, 3)}
-
-
-def test_runs_of_a_support_that_is_apart_or_empty():
-    apart = quality.attention_statistics(torch.tensor([[0.2, 0.0, 0.3, 0.0, 0.5]]))
-    assert (apart["contiguity"], apart["segments"], apart["groups"]) == (0, 3, 3)
-    assert quality.attention_statistics(torch.zeros(1, 3))["contiguity"] == 1  # no support: one run at most

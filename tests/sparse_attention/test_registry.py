@@ -27,8 +27,6 @@ def test_names_and_specs():
         assert (found.over, found.stateful) == ("row", False)
         assert found.inputs == (("groups",) if name == "group_sparsemax" else ())
     assert all(sa.spec(name).inputs == ("bounds",) for name in sa.names("constrained"))
-    assert all(sa.spec(name).over == "density" for name in sa.names("continuous"))
-    assert set(sa.names()) > set(sa.names("continuous")) >= {"continuous_softmax", "continuous_mixture"}
 
 
 def test_modules_have_the_parameters_of_the_function():
@@ -310,12 +308,8 @@ def test_a_hyperparameter_given_as_learned():
 
 
 def test_choosing_kernels():
-    assert sa.kernels.active() in sa.kernels.NAMES
-    before = sa.kernels.active()
     with sa.kernels.use("reference"):
-        assert sa.kernels.active() == "reference"
         assert sa.kernels.select("sparsemax", torch.zeros(1, 1)).__name__.endswith("reference")
-    assert sa.kernels.active() == before
     with pytest.raises(ValueError, match="'fast'; choose one of auto, reference, native, triton"):
         sa.kernels.use("fast")
     with sa.kernels.use("triton"), pytest.raises(RuntimeError, match=r"'triton'.*use\('auto'\)"):

@@ -29,8 +29,6 @@ MOST_STRUCTURES = 8192  # in SparseMAP's active set; its Cholesky factor then ta
 _POINTER, _SIZE, _REAL, _INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double, ctypes.c_int
 _CTYPES = {torch.float32: "float", torch.float64: "double"}
 
-_EXPORT = "Add the missing function to kernels/native/src/api.cpp"
-
 _libraries: dict[torch.dtype, ctypes.CDLL] = {}
 _failed = False
 _lock = threading.Lock()
@@ -53,7 +51,8 @@ def _load(dtype: torch.dtype) -> bool:
                 _libraries[dtype] = library
             except (build.BuildError, AttributeError, OSError) as error:
                 _failed = True
-                advice = _EXPORT if isinstance(error, AttributeError) else build.BuildError.advice
+                missing = "Add the missing function to kernels/native/src/api.cpp"
+                advice = missing if isinstance(error, AttributeError) else build.BuildError.advice
                 warnings.warn(
                     "sparse_attention: no fast CPU kernels, falling back to the slower reference in torch. "
                     f"Reason: {error}. {getattr(error, 'advice', advice)}; "

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from .attention1d import continuous_attention_1d, from_canonical, rho, to_canonical
-from .attention2d import angles_needed, continuous_attention_2d, rho_2d, to_canonical_2d
+from .attention1d import continuous_attention_1d
+from .attention2d import angles_needed, continuous_attention_2d
 from .bases import GaussianBasis1d, GaussianBasis2d
 from .densities import (
     BetaGaussian,

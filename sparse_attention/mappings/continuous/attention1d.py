@@ -56,37 +56,13 @@ def continuous_attention_1d(mu: Tensor, sigma_sq: Tensor, basis: GaussianBasis1d
     sigma_sq = positive(sigma_sq, "sigma_sq")
     centres, widths = basis.tensors(mu.device)
     loc, variance = torch.broadcast_tensors(mu.double(), sigma_sq.double())
-    if order == 0:
-        r = gaussian_expectation(loc, variance, centres, widths)
+    if order == 0:  # the product of two Gaussians integrates to a Gaussian: N(mu; mu_j, sigma^2 + s_j^2)
+        total, d = variance.unsqueeze(-1) + widths.square(), loc.unsqueeze(-1) - centres
+        r = torch.exp(-0.5 * d.square() / total) * torch.rsqrt(total) * _INV_SQRT_2PI
     else:
         r = edge_expectation(loc, half_width(variance, alpha), centres, widths, order)
     dtype = torch.promote_types(mu.dtype, sigma_sq.dtype)
     return r.to(dtype if dtype.is_floating_point else torch.get_default_dtype())
-
-
-def rho(theta: Tensor, basis: GaussianBasis1d, alpha: float = 2.0) -> Tensor:
-    """r [..., N] from the canonical parameters theta [..., 2] = [mu / sigma^2, -1 / (2 sigma^2)] (Def. 2)."""
-    mu, sigma_sq = from_canonical(theta)
-    return continuous_attention_1d(mu, sigma_sq, basis, alpha)
-
-
-def to_canonical(mu: Tensor, sigma_sq: Tensor) -> Tensor:
-    """The canonical parameters theta [..., 2] in f(t) = theta' [t, t^2]."""
-    return torch.stack([mu / sigma_sq, -0.5 / sigma_sq], dim=-1)
-
-
-def from_canonical(theta: Tensor) -> tuple[Tensor, Tensor]:
-    """(mu [...], sigma_sq [...]) from theta [..., 2]; use float64, to keep mu = -theta_1 / (2 theta_2) precise."""
-    theta1, theta2 = theta.unbind(-1)
-    sigma_sq = -0.5 / theta2
-    return theta1 * sigma_sq, sigma_sq
-
-
-def gaussian_expectation(loc: Tensor, variance: Tensor, centres: Tensor, widths: Tensor) -> Tensor:
-    """N(mu; mu_j, sigma^2 + s_j^2) [..., N]: the product of two Gaussians integrates to a Gaussian."""
-    total = variance.unsqueeze(-1) + widths.square()
-    d = loc.unsqueeze(-1) - centres
-    return torch.exp(-0.5 * d.square() / total) * torch.rsqrt(total) * _INV_SQRT_2PI
 
 
 def edge_expectation(loc: Tensor, scale: Tensor, centres: Tensor, widths: Tensor, order: int) -> Tensor:

@@ -30,7 +30,7 @@ class _Basis:
         return self._cpu if device.type == "cpu" else _copied(self, device)
 
     def tensors(self, device: torch.device | str = "cpu") -> tuple[Tensor, Tensor]:
-        """The centres [N] or [N, D], and the widths [N] or covariances [D, D] or [N, D, D], float64, on `device`."""
+        """The centres [N] or [N, 2], and the widths [N] or covariances [2, 2] or [N, 2, 2], float64, on `device`."""
         centres, spread, *_ = self._on(device).values()
         return centres, spread
 
@@ -71,10 +71,8 @@ class GaussianBasis1d(_Basis):
         super().__init__(centres=centres, widths=widths)
 
     @classmethod
-    def linspaced(
-        cls, n: int, widths: Sequence[float] = (0.1, 0.5), low: float = 0.0, high: float = 1.0
-    ) -> GaussianBasis1d:
-        """For every width, n / len(widths) evenly spaced centres in [low, high].
+    def linspaced(cls, n: int, widths: Sequence[float] = (0.1, 0.5)) -> GaussianBasis1d:
+        """For every width, n / len(widths) evenly spaced centres in [0, 1].
 
         The papers use widths .1, .5 for IMDB and .03, .1, .3 for NMT. Raises ValueError if n is not a multiple of len(widths).
         """
@@ -84,7 +82,7 @@ class GaussianBasis1d(_Basis):
                 f"n={n} basis functions cannot be divided equally among {len(widths)} widths; "
                 f"use a positive multiple of {len(widths)}"
             )
-        line = torch.linspace(low, high, per_width, dtype=torch.float64)
+        line = torch.linspace(0, 1, per_width, dtype=torch.float64)
         every_width = torch.tensor(widths, dtype=torch.float64).repeat_interleave(per_width)
         return cls(line.repeat(len(widths)), every_width)
 
@@ -101,10 +99,10 @@ class GaussianBasis1d(_Basis):
 
 
 class GaussianBasis2d(_Basis):
-    """N functions N(t; centres_j, covariances_j) on the plane, or in D > 2 dimensions (for alpha = 1).
+    """N functions N(t; centres_j, covariances_j) on the plane.
 
-    Args: centres [N, D]; covariances [D, D] (shared) or [N, D, D], symmetric positive definite. Raises ValueError
-    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid on the plane, in any order, and
+    Args: centres [N, 2]; covariances [2, 2] (shared) or [N, 2, 2], symmetric positive definite. Raises ValueError
+    otherwise. `grid(...)` builds the basis of the VQA experiments. If the centres form a grid on the plane, row by row, and
     share one diagonal covariance, this is detected: psi is then separable, and attention is much cheaper.
     """
 
@@ -112,13 +110,10 @@ class GaussianBasis2d(_Basis):
 
     def __init__(self, centres: Tensor, covariances: Tensor) -> None:
         centres, covariances = torch.as_tensor(centres).double(), torch.as_tensor(covariances).double()
-        if centres.ndim != 2 or centres.shape[1] < 2 or len(centres) == 0:
-            raise ValueError(f"centres must have shape [N, D] with N > 0 and D >= 2, got {tuple(centres.shape)}")
-        self.dim = D = centres.shape[1]
-        if covariances.shape not in (torch.Size([D, D]), torch.Size([len(centres), D, D])):
-            raise ValueError(
-                f"covariances must be [{D}, {D}] or [{len(centres)}, {D}, {D}], got {tuple(covariances.shape)}"
-            )
+        if centres.ndim != 2 or centres.shape[1] != 2 or len(centres) == 0:
+            raise ValueError(f"centres on the plane must have shape [N, 2] with N > 0, got {tuple(centres.shape)}")
+        if covariances.shape not in ((2, 2), (len(centres), 2, 2)):
+            raise ValueError(f"covariances must be [2, 2] or [{len(centres)}, 2, 2], got {tuple(covariances.shape)}")
         symmetric = torch.allclose(covariances, covariances.mT, rtol=1e-9, atol=0.0)
         if not symmetric or bool((torch.linalg.eigvalsh(covariances) <= 0).any()):
             raise ValueError("covariances must be symmetric positive definite; make them symmetric and add 1e-6 I")
@@ -160,40 +155,28 @@ class GaussianBasis2d(_Basis):
         t = self._on(device)
         return (t["line1"], t["width1"]), (t["line2"], t["width2"])
 
-    def from_grid(self, r: Tensor) -> Tensor:
-        """Reorder r [..., N] from the order rows x columns to the order of the centres."""
-        return r[..., self._on(r.device)["place"].long()] if "place" in self._cpu else r
-
-    @property
-    def shared(self) -> bool:
-        """True if all functions share one covariance."""
-        return self.tensors()[1].ndim == 2
-
     @in_float64
     def evaluate(self, t: Tensor) -> Tensor:
-        """psi(t) [..., N] in float64 for t [..., D]."""
+        """psi(t) [..., N] in float64 for t [..., 2]."""
         centres, covariances = self.tensors(t.device)
-        precision = torch.linalg.inv(covariances).expand(len(centres), self.dim, self.dim)
+        precision = torch.linalg.inv(covariances).expand(len(centres), 2, 2)
         d = t.double().unsqueeze(-2) - centres  # [..., N, 2]
         energy = torch.einsum("...ni,nij,...nj->...n", d, precision, d)
-        return torch.exp(-0.5 * energy) * torch.linalg.det(precision).sqrt() / (2 * math.pi) ** (self.dim / 2)
+        return torch.exp(-0.5 * energy) * torch.linalg.det(precision).sqrt() / (2 * math.pi)
 
     def __repr__(self) -> str:
-        dim = f", dim={self.dim}" if self.dim > 2 else ""
-        return f"GaussianBasis2d(n={len(self)}, separable={self.separable}{dim})"
+        return f"GaussianBasis2d(n={len(self)}, separable={self.separable})"
 
 
 def _grid_of(centres: Tensor, covariances: Tensor) -> dict[str, Tensor]:
-    """The two lines whose product forms the centres, their widths and, in another order, the place of each centre in it.
+    """The two lines whose product forms the centres, and their widths.
 
-    Empty if the centres do not form a grid or do not share a diagonal covariance.
+    Empty if the centres do not form a grid, row by row, or do not share a diagonal covariance.
     """
-    if centres.shape[1] != 2 or covariances.ndim != 2 or covariances[0, 1] != 0:
+    if covariances.ndim != 2 or covariances[0, 1] != 0:
         return {}
-    (line1, at1), (line2, at2) = (torch.unique(x, return_inverse=True) for x in centres.unbind(-1))
-    place = at1 * len(line2) + at2
-    if len(line1) * len(line2) != len(centres) or len(torch.unique(place)) != len(centres):
+    line1, line2 = (torch.unique(x) for x in centres.unbind(-1))
+    if not torch.equal(torch.cartesian_prod(line1, line2), centres):
         return {}
     sd1, sd2 = covariances.diagonal().sqrt()
-    found = {"line1": line1, "line2": line2, "width1": sd1.expand(len(line1)), "width2": sd2.expand(len(line2))}
-    return found if torch.equal(place, torch.arange(len(centres))) else {**found, "place": place}
+    return {"line1": line1, "line2": line2, "width1": sd1.expand(len(line1)), "width2": sd2.expand(len(line2))}

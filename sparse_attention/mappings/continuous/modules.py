@@ -49,16 +49,15 @@ class ContinuousInfo(NamedTuple):
 class DensityPredictor(nn.Module):
     """Predicts mu = sigmoid(w_1' v) and sigma^2 = softplus(w_2' v) >= 1e-6, each [...], from v [..., Q]."""
 
-    def __init__(self, query_dim: int, min_sigma_sq: float = 1e-6) -> None:
+    def __init__(self, query_dim: int) -> None:
         super().__init__()
         self.linear = nn.Linear(query_dim, 2)
-        self.min_sigma_sq = min_sigma_sq
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         out = self.linear(query)
         # Use at least float32, because 1e-6 is nearly zero in float16.
         location, spread = out.to(torch.promote_types(out.dtype, torch.float32)).unbind(-1)
-        return torch.sigmoid(location), F.softplus(spread).clamp(min=self.min_sigma_sq)
+        return torch.sigmoid(location), F.softplus(spread).clamp(min=1e-6)
 
 
 class ContinuousAttention1d(nn.Module):
@@ -249,14 +248,11 @@ class MultimodalAttention2d(ContinuousAttention2d):
         alpha: float = 1.0,
         *,
         max_components: int = 4,
-        penalty: float = 5.0,
-        initial_variance: float = 0.001,
         generator: torch.Generator | None = None,
         **options,
     ) -> None:
         super().__init__(grid, basis, alpha, **options)
-        self.max_components, self.penalty = COMPONENTS.check(max_components), penalty
-        self.initial_variance, self.generator = initial_variance, generator
+        self.max_components, self.generator = COMPONENTS.check(max_components), generator
 
     @in_float64
     def forward(  # type: ignore[override]
@@ -268,14 +264,13 @@ class MultimodalAttention2d(ContinuousAttention2d):
         """
         mask = self._checked(mask, values, weights)
         positions = self._positions.to(weights.device, non_blocking=True)
-        given: dict[str, Any] = {"initial_variance": self.initial_variance}
         if self.training:
             device = self.generator.device if self.generator is not None else None
             k = int(torch.randint(1, self.max_components + 1, (), generator=self.generator, device=device))
-            mixture = fit_mixture(weights, positions, k, 5, **given, generator=self.generator)
+            mixture = fit_mixture(weights, positions, k, 5, generator=self.generator)
         else:
-            given |= {"penalty": self.penalty, "generator": torch.Generator().manual_seed(0)}
-            mixture = select_mixture(weights, positions, self.max_components, **given)
+            same = torch.Generator().manual_seed(0)
+            mixture = select_mixture(weights, positions, self.max_components, generator=same)
         dtype = torch.promote_types(weights.dtype, torch.float32)
         r = mixture_expectation(mixture, self.basis, self.alpha).to(dtype)
         context, on_positions = self._read(r, values, mask)

@@ -23,14 +23,14 @@ PLACES = Param("positions", choices=POSITIONS)
 
 
 @in_float64
-def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torch.dtype = torch.float64) -> Tensor:
-    """Positions [B, L] in [0, 1] of the words that mask [B, L] keeps; 0 for masked words.
+def document_positions(mask: Tensor, positions: str = "cell_centre") -> Tensor:
+    """Positions [B, L] in [0, 1], float64, of the words that mask [B, L] keeps; 0 for masked words.
 
     "cell_centre" is (l - 1/2) / L, the points of the value regression; "linspace" is (l - 1) / (L - 1), as in the
     authors' code; "right_edge" is l / L, as in the text of the paper. Raises ValueError for any other name.
     """
     PLACES.check(positions)
-    rank = mask.cumsum(-1).to(dtype)  # 1 .. L on the kept words
+    rank = mask.cumsum(-1).double()  # 1 .. L on the kept words
     length = rank[..., -1:]
     if positions == "cell_centre":
         t = (rank - 0.5) / length.clamp(min=1)
@@ -43,20 +43,21 @@ def document_positions(mask: Tensor, positions: str = "cell_centre", dtype: torc
 
 @in_float64
 def match_moments_1d(
-    weights: Tensor, positions: Tensor, alpha: float = 2.0, mode: str = "exact", floor: float = 1e-6
+    weights: Tensor, positions: Tensor, alpha: float = 2.0, mode: str = "exact"
 ) -> tuple[Tensor, Tensor]:
     """(mu [B], sigma_sq [B]) from weights [B, L], which sum to one, at positions [L] or [B, L].
 
-    `floor` is a lower bound on the variance, needed if all attention is on one word. If all weights are 0, mu is 0 and
-    sigma_sq is the value for the variance `floor`.
+    The variance is at least 1e-6, in case all attention is on one word. If all weights are 0, mu is 0 and sigma_sq is the
+    value for that variance.
     """
     MATCH.check(mode)
     p = weights.double()
     mu = (p * positions).sum(-1)
     # The centred form, because E[t^2] - mu^2 cancels for peaked attention.
-    variance = (p * (positions - mu.unsqueeze(-1)).square()).sum(-1).clamp(min=floor)
+    variance = (p * (positions - mu.unsqueeze(-1)).square()).sum(-1).clamp(min=1e-6)
     sigma_sq = matched_sigma_sq(variance, alpha) if mode == "exact" else variance
-    dtype = _at_least_float32(weights)
+    # sigma^2 of a peaked parabola is about V^(3/2), which is below the smallest float16 number.
+    dtype = torch.promote_types(weights.dtype, torch.float32)
     return mu.to(dtype), sigma_sq.to(dtype)
 
 
@@ -78,10 +79,5 @@ def match_moments_2d(
     eye = torch.eye(2, dtype=p.dtype, device=p.device)
     covariance = (p.unsqueeze(-1) * d).mT @ d + floor * eye
     sigma = matched_covariance(covariance, alpha) if mode == "exact" else covariance
-    dtype = _at_least_float32(weights)
+    dtype = torch.promote_types(weights.dtype, torch.float32)
     return mu.to(dtype), sigma.to(dtype)
-
-
-def _at_least_float32(x: Tensor) -> torch.dtype:
-    # sigma^2 of a peaked parabola is about V^(3/2), which is below the smallest float16 number.
-    return torch.promote_types(x.dtype, torch.float32)

@@ -122,12 +122,9 @@ def test_later_steps_look_at_their_query():
     copied = copy.deepcopy(cache)
     copied.append(9 * one[:, :2], v[:, :, :1])
     assert torch.equal(cache.attend(one), same) and not torch.equal(copied.attend(one), same)
-
-
-def test_a_mapping_that_changes_is_asked_again():
     mapping = sa.make("sparsemax", gamma=1.0)
     cache, one, k, v = decoding(mapping)
-    mapping.gamma = 0.1
+    mapping.gamma = 0.1  # is asked again
     torch.testing.assert_close(cache.attend(one), sa.sparse_attention(one, k, v, gamma=0.1))
 
 

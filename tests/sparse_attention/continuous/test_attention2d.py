@@ -79,12 +79,9 @@ def test_finite_differences(alpha, rule):
 
     def f(m, root):
         sigma = 0.05 * root @ root.mT + 0.02 * torch.eye(2)
-        return ct.continuous_attention_2d(m, sigma, basis, alpha, quadrature=rule, n_angles=120)
+        return ct.continuous_attention_2d(m, sigma, basis, alpha, quadrature=rule, tolerance=1e-14)
 
     assert torch.autograd.gradcheck(f, (mu, root))
-    sigma = 0.05 * root @ root.mT + 0.02 * torch.eye(2)
-    theta = ct.to_canonical_2d(mu, sigma)
-    torch.testing.assert_close(ct.rho_2d(*theta, basis, alpha, quadrature=rule, n_angles=120), f(mu, root))
     if alpha in (1.0, 2.0):
         assert torch.autograd.gradgradcheck(f, (mu[:1], root[:1]))
 
@@ -113,21 +110,19 @@ def test_error_bound_of_the_angles_holds(log_scale, correlation, ratio, alpha):
     off = 0.98 * correlation * math.sqrt(ratio)
     v = 10**log_scale * t64([[1.0, off], [off, ratio]])
     mu, sigma = t64([0.31, 0.77]), ct.matched_covariance(v, alpha)
-    exact = ct.continuous_attention_2d(mu, sigma, GRID, alpha, n_angles=6000)
+    exact = ct.continuous_attention_2d(mu, sigma, GRID, alpha, tolerance=1e-200)
     chosen = ct.continuous_attention_2d(mu, sigma, GRID, alpha)
     assert (chosen - exact).abs().max() < 1e-11 * exact.abs().max()
 
 
-def test_grid_is_recognised_in_any_order():
-    order = torch.randperm(100, generator=torch.Generator().manual_seed(1))
+def test_a_grid_is_recognised():
     centres, spread = GRID.tensors()
-    shuffled = ct.GaussianBasis2d(centres[order], spread)
-    assert shuffled.separable and not ct.GaussianBasis2d(centres[:99], spread).separable
+    assert ct.GaussianBasis2d(centres, spread).separable and not ct.GaussianBasis2d(centres[:99], spread).separable
     assert not ct.GaussianBasis2d(centres, spread + 0.0001).separable
     v, mu = covariances(3, 0.05)
-    assert torch.allclose(
-        ct.continuous_sparsemax(mu, v, shuffled), ct.continuous_sparsemax(mu, v, GRID)[:, order], atol=1e-14
-    )
+    shuffled = ct.GaussianBasis2d(centres.flip(0), spread)  # takes the angular rule
+    expected = ct.continuous_sparsemax(mu, v, GRID).flip(-1)
+    assert torch.allclose(ct.continuous_sparsemax(mu, v, shuffled), expected, atol=1e-10)
 
 
 def test_density_far_away_or_enormous():
@@ -151,53 +146,21 @@ def test_shapes_nan_rows_and_errors():
         ct.continuous_sparsemax(torch.zeros(2), eye, GRID, quadrature="polar")
     with pytest.raises(ValueError, match="needs centres on a grid"):
         ct.continuous_sparsemax(torch.zeros(2), eye, MIXED, quadrature="slices")
-    with pytest.raises(ValueError, match=r"mu \[..., D\]"):
+    with pytest.raises(ValueError, match=r"mu \[..., 2\]"):
         ct.continuous_sparsemax(torch.zeros(3), eye, GRID)
     with pytest.raises(ValueError, match="symmetric positive definite"):
         ct.GaussianBasis2d(torch.zeros(1, 2), -eye)
 
 
-@pytest.mark.parametrize("shared", [True, False])
-@pytest.mark.parametrize("dim", [2, 3, 5])
-def test_softmax_in_any_number_of_dimensions(dim, shared):
-    """N(mu; mu_j, Sigma + Sigma_j) by torch.distributions, and the mean of psi over samples."""
-    roots = torch.randn(8, dim, dim, dtype=torch.float64)
-    spread = 0.3 * roots @ roots.mT + 0.2 * torch.eye(dim, dtype=torch.float64)
-    centres, mu, sigma = torch.randn(6, dim, dtype=torch.float64), torch.randn(2, dim, dtype=torch.float64), spread[:2]
-    basis = ct.GaussianBasis2d(centres, spread[2] if shared else spread[2:])
-    r = ct.continuous_attention_2d(mu, sigma, basis, 1.0)
-    covariances = (spread[2].expand(6, dim, dim) if shared else spread[2:]) + sigma[:, None]
-    normal = torch.distributions.MultivariateNormal(centres, covariances)
-    assert basis.dim == dim and torch.allclose(r, normal.log_prob(mu[:, None]).exp(), rtol=1e-10, atol=0)
-    drawn = torch.distributions.MultivariateNormal(mu, sigma).sample((40000,))
-    assert torch.allclose(basis.evaluate(drawn).mean(0), r, atol=0.01)
-    assert torch.allclose(ct.rho_2d(*ct.to_canonical_2d(mu, sigma), basis, 1.0), r, rtol=1e-9)
-    given = mu.requires_grad_(), sigma.requires_grad_()
-    f = lambda m, s: ct.continuous_attention_2d(m, 0.5 * (s + s.mT), basis, 1.0)  # noqa: E731
-    assert torch.autograd.gradcheck(f, given) and torch.autograd.gradgradcheck(f, given)
-
-
-def test_what_is_refused_in_more_than_two_dimensions():
-    eye = torch.eye(3)
-    basis = ct.GaussianBasis2d(torch.rand(4, 3), eye)
-    assert not basis.separable and "dim=3" in repr(basis)
-    with pytest.raises(ValueError, match=r"alpha=2 with 3 dimensions.*only alpha=1"):
-        ct.continuous_attention_2d(torch.zeros(3), eye, basis, 2.0)
-    plane, mu, sigma = ct.GaussianBasis2d.grid(3, 3, 0.1), torch.rand(2, 3), eye.expand(2, 3, 3)
-    mixture = ct.Mixture(torch.ones(2, 1), mu[:, None], sigma[:, None], mu[:, 0], mu[:, 0])
+def test_what_is_not_on_the_plane_is_refused():
+    eye, mu = torch.eye(3), torch.rand(2, 3)
+    mixture = ct.Mixture(torch.ones(2, 1), mu[:, None], eye.expand(2, 1, 3, 3), mu[:, 0], mu[:, 0])
     for call in (
-        lambda: ct.continuous_attention_2d(torch.zeros(3), eye, plane, 1.0),
-        lambda: ct.continuous_softmax(mu, sigma, plane),
-        lambda: ct.rho_2d(mu, sigma, plane),
-        lambda: ct.continuous_softmax(mu, sigma, ct.GaussianBasis1d.linspaced(16)),
+        lambda: ct.GaussianBasis2d(torch.rand(4, 3), eye),
+        lambda: ct.continuous_softmax(mu, eye, GRID),
+        lambda: ct.continuous_softmax(mu, eye, ct.GaussianBasis1d.linspaced(16)),
         lambda: ct.match_moments_2d(torch.ones(2, 4) / 4, torch.rand(4, 3)),
-        lambda: ct.mixture_expectation(mixture, plane),
+        lambda: ct.mixture_expectation(mixture, GRID),
     ):
-        with pytest.raises(ValueError, match=r"on the plane|for the plane|as many|the basis has 2"):
+        with pytest.raises(ValueError, match=r"on the plane|for the plane|as many"):
             call()
-    with pytest.raises(ValueError, match=r"mu \[..., D\]"):
-        ct.continuous_attention_2d(torch.zeros(3), torch.eye(2), basis, 1.0)
-    with pytest.raises(ValueError, match="covariance number 1 is not positive definite"):
-        ct.continuous_attention_2d(torch.zeros(2, 3), torch.stack((eye, -eye)), basis, 1.0)
-    nan = torch.stack((eye, eye * torch.nan))
-    assert ct.continuous_attention_2d(torch.zeros(3), nan, basis, 1.0).isnan().any(-1).tolist() == [False, True]

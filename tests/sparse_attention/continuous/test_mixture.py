@@ -59,7 +59,7 @@ def test_document_positions():
         ct.document_positions(mask, "centre")
 
 
-@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_weighted_em_equals_sklearn_on_repeated_points(n):
     rng = np.random.default_rng(n)

@@ -231,7 +231,7 @@ def test_what_is_refused():
     for name, given, says in (
         ("entmax", {"alpha": 1.7}, r"'sa_entmax' is already .* entmax\(alpha=1.3\).*alpha=1.7\) another name"),
         ("entmax", {"name": "learns", "alpha": "learned"}, "cannot learn; give a number"),
-        ("constrained_softmax", {}, "needs more than a score vector"),
+        ("constrained_softmax", {}, "constrained_softmax needs bounds at each call"),
         ("sparsemax", {"name": "my_sdpa"}, "a word reserved by transformers"),
     ):
         with pytest.raises(ValueError, match=says):

@@ -7,7 +7,6 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.bias import causal_lower_right, causal_upper_left
 
-import sparse_attention as sa
 from sparse_attention.integrations import sdpa
 
 # torch's softmax, and for the others the functions of the entmax package in torch's documented formula.
@@ -149,8 +148,6 @@ def test_errors_of_a_mapping_of_ones_own_stay_as_they_are():
     with pytest.raises(ValueError, match="broken") as error:
         sdpa.scaled_dot_product_attention(Q, K, V, mapping=broken)
     assert type(error.value) is ValueError
-    with pytest.raises(sa.UnknownMappingError):
-        sdpa.scaled_dot_product_attention(Q, K, V, mapping="sparsmax")
 
 
 @pytest.mark.parametrize("name", MAPPINGS)

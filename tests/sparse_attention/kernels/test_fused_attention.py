@@ -252,12 +252,6 @@ def test_same_bits_in_any_threads_and_callers(alpha: float, drop: dict[str, Any]
         assert all(pool.map(again, range(9)))
 
 
-def test_refusals_name_what_is_in_the_way() -> None:
-    q, k, v = drawn(4, 2, 3, 5, 8, 8)
-    assert "1.3" in (attention.refusal(q, k, v, 1.3, decoding=True) or "")
-    assert "float64" in (attention.refusal(q, k.double(), v, 2.0) or "")
-
-
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("spoil", GROWING.values(), ids=GROWING)
 def test_decoding_on_a_growing_cache(spoil: Callable[..., Any], alpha: Alpha) -> None:
