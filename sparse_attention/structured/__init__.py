@@ -10,7 +10,7 @@ are in `factors`, and `rows` provides the differentiable functions on batches.
 """
 
 from .active_set import Factor
-from .factors import Budget, Matching, Sequence, Tree
+from .factors import Budget, Matching, Sequence, Tree, Xor
 from .rows import Solution, sparsemap
 
-__all__ = ["Budget", "Factor", "Matching", "Sequence", "Solution", "Tree", "sparsemap"]
+__all__ = ["Budget", "Factor", "Matching", "Sequence", "Solution", "Tree", "Xor", "sparsemap"]

@@ -12,17 +12,28 @@ from torch.nn.functional import pad
 from ..describe import Param
 
 
-class Budget:
-    """At most k of n: the marginals are the projection onto 0 <= mu <= 1, sum mu <= k. Exactly k: `sparsemap_budget`."""
+class Xor:
+    """Exactly one of n. SparseMAP of this factor is sparsemax."""
 
     dims = 1
 
-    def __init__(self, k: int) -> None:
+    def highest(self, scores: Tensor) -> Tensor:
+        return torch.zeros_like(scores).index_fill(0, scores.argmax(), 1.0)
+
+
+class Budget:
+    """At most k of n: the marginals are the projection onto 0 <= mu <= 1, sum mu <= k. Or ``exactly`` k, with sum mu = k
+    (all kept ones, if they are fewer), as `sparsemap_budget` computes without a loop."""
+
+    dims = 1
+
+    def __init__(self, k: int, exactly: bool = False) -> None:
         self.k = Param("k", low=1, closed_low=True, whole=True, tensor=False).check(k)
+        self.least = -torch.inf if exactly else 0.0
 
     def highest(self, scores: Tensor) -> Tensor:
         best = scores.topk(min(self.k, len(scores))).indices
-        return torch.zeros_like(scores).index_fill(0, best[scores[best] > 0.0], 1.0)
+        return torch.zeros_like(scores).index_fill(0, best[scores[best] > self.least], 1.0)
 
 
 class Sequence:

@@ -1,5 +1,6 @@
-"""Factors given by an oracle: at most k, trees, a user's own; the same solver for all."""
+"""Factors given by an oracle: one of n, at most k, trees, a user's own; the same solver for all."""
 
+import entmax
 import numpy as np
 import pytest
 import qpsolvers
@@ -8,9 +9,18 @@ import torch
 from structure_oracles import differentiated, randn
 
 import sparse_attention as sa
-from sparse_attention.structured import Budget, Matching, Sequence, sparsemap
+from sparse_attention.structured import Budget, Matching, Sequence, Xor, sparsemap
 
 F64 = torch.float64
+
+
+def test_one_of_n_is_sparsemax_and_its_jacobian():
+    for x in (randn(3, 6), torch.zeros(1, 4, dtype=F64), torch.tensor([[1.0, 0.0, 0.5, 1.0]], dtype=F64)):
+        x.requires_grad_()
+        g = randn(*x.shape, seed=3)
+        p, q = sparsemap(Xor(), x), entmax.sparsemax(x, dim=-1)
+        assert torch.allclose(p, q, atol=1e-12)
+        assert torch.allclose(*(torch.autograd.grad(v, x, g)[0] for v in (p, q)), atol=1e-10)
 
 
 @pytest.mark.parametrize("exactly", [False, True])
@@ -30,6 +40,7 @@ def test_budgets_are_a_box_and_a_plane(kernel, n, k, exactly):
         box = qpsolvers.solve_qp(np.eye(n), -x.numpy(), **plane, lb=np.zeros(n), ub=np.ones(n), solver="daqp")
         assert np.abs(mu.numpy() - box).max() < 1e-10
         assert np.abs(mu.numpy() - oracle.sparsemap(M, x.numpy())).max() < 1e-9
+        assert torch.allclose(sparsemap(Budget(k, exactly), x), mu, atol=1e-10)
         if seed < 3:
             assert differentiated(f, x)
     mask = torch.arange(n) < 3
