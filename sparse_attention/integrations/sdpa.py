@@ -22,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..attention import sparse_attention
 from ..attention.attention import replacing, torchs
@@ -41,6 +42,8 @@ _WITHOUT = {  # functions that compute attention by softmax without calling scal
 
 _SOFTMAX = {F.softmax, torch.softmax, Tensor.softmax, torch.special.softmax}
 _ATTENDS = re.compile("attention|attn", re.IGNORECASE)  # in the class name of an attention module
+_PRODUCTS = {"matmul", "__matmul__", "bmm", "einsum"}
+_KEEPING = set("dropout to type_as float half contiguous view reshape masked_fill".split())  # these are still weights
 
 
 class ArgumentError(Refused, TypeError, ValueError, RuntimeError):
@@ -189,8 +192,8 @@ def use(mapping: str | nn.Module | Callable[..., Tensor], **params: Any) -> Iter
     the block is inside that Function. torch.cond and other operators that run functions in graphs of their own raise one, too.
     torch.nn.MultiheadAttention and the layers of nn.Transformer often do not call torch's function; within
     the block they raise an error: use `sa.nn.replace` for them. At the end of the block, a warning names the modules
-    that computed a softmax of their own and have "attention" or "attn" in the name of their class. Other modules and compiled
-    code are not watched for this.
+    that computed a softmax of their own and multiplied it by something (as weights by values), or have "attention" or
+    "attn" in the name of their class. Compiled code is not watched for this.
 
     Args:
         mapping, params: as in `sparse_attention`.
@@ -311,6 +314,7 @@ class _Mode(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.blocks: list[_Block] = []
+        self.weights = WeakTensorKeyDictionary()  # what a softmax gave: the class of its module
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _THEIRS:
@@ -331,11 +335,28 @@ class _Mode(TorchFunctionMode):
             else:
                 told = f"{type(where).__name__} calls {func.__name__} itself, which computes softmax and which neither sdpa.use nor sa.nn.replace can change; use sa.nn.MultiheadAttention there, or call F.scaled_dot_product_attention"
             raise RuntimeError(told)
-        if func in _SOFTMAX and not torch.compiler.is_compiling():
-            name = type(_caller()).__name__
-            if _ATTENDS.search(name):
-                self.blocks[-1].own.append(name)
-        return func(*args, **(kwargs or {}))
+        out = func(*args, **(kwargs or {}))
+        if not torch.compiler.is_compiling():
+            self._watch(func, args, out)
+        return out
+
+    def _watch(self, func: Any, args: Any, out: Any) -> None:
+        """Note a module whose softmax has the name of attention, or is multiplied by something, as weights by values."""
+        name = getattr(func, "__name__", "")
+        if func in _SOFTMAX:
+            if (module := _caller()) is not None:
+                if _ATTENDS.search(type(module).__name__):
+                    self.blocks[-1].own.append(type(module).__name__)
+                else:
+                    self.weights[out] = type(module).__name__
+        elif self.weights and (name in _PRODUCTS or name in _KEEPING):
+            for x in args:
+                if isinstance(x, Tensor) and (of := self.weights.get(x)) is not None:
+                    if name in _KEEPING:
+                        self.weights[out] = of
+                    else:
+                        self.blocks[-1].own.append(of)
+                    return
 
 
 __all__ = ["scaled_dot_product_attention", "use"]

@@ -186,9 +186,12 @@ OWN = {
     "method": lambda self, x: (x @ x.mT).softmax(-1) @ x,
     "module": lambda self, x: self.softmax(x @ x.mT) @ x,
     "function": lambda self, x: F.softmax(x @ x.mT, -1, dtype=torch.float32) @ x,
+    "dropout": lambda self, x: torch.bmm(F.dropout((x[0] @ x[0].mT).softmax(-1), 0.1), x[0]).view(x.shape),
+    "einsum": lambda self, x: torch.einsum("bhij,bhjd->bhid", F.dropout((x @ x.mT).softmax(-1), 0.1), x),
 }
 NOT_OWN = {
     "no softmax": lambda self, x: x,
+    "gate": lambda self, x: x * x.softmax(-1),  # only a name tells that this is attention
     "named": lambda self, x: sa.sparse_attention(x, x, x, "softmax", need_weights=True)[0],
 }
 
@@ -200,13 +203,14 @@ def test_use_names_attention_that_stays_softmax(kind, how):
         def forward(self, x):
             return F.scaled_dot_product_attention(x, x, x)
 
-    by_hand, x, named = kind({**OWN, **NOT_OWN}[how]), torch.randn(1, 2, 5, 4), how in OWN and kind is _ByHandAttn
+    by_hand, x = kind({**OWN, **NOT_OWN}[how]), torch.randn(1, 2, 5, 4)
+    named = how in OWN or (how == "gate" and kind is _ByHandAttn)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         with sdpa.use("sparsemax"):
             nn.Sequential(by_hand, Fused(), by_hand)(x)
-    assert ["_ByHandAttn (2 calls) computed softmax" in str(w.message) for w in told] == [True] * named
-    with pytest.raises(RuntimeError, match="_ByHandAttn .1 call" if named else "use sa"), sdpa.use("sparsemax"):
+    assert [f"but {kind.__name__} (2 calls) computed softmax" in str(w.message) for w in told] == [True] * named
+    with pytest.raises(RuntimeError, match=f"{kind.__name__} .1 call" if named else "use sa"), sdpa.use("sparsemax"):
         by_hand(x)
 
 
