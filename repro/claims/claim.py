@@ -39,7 +39,8 @@
           - {form: "in the form of the authors' code", rows: [sparsemax, as in their code], against: []}
                                         without `against`, that of the claim
         note: ""                        what a reader should know, such as when the margin was set
-        history:                        the earlier versions of the claim's test, oldest first
+        history:                        the earlier versions of the claim's test, oldest first; `outcome: not asked` for a
+                                        claim that was added after the runs of these seeds had been seen
           - {outcome: supported, measured: "+0.4 [+0.1, +0.7], n = 3", why: "what was changed then, and why", seeds: [1, 2, 3]}
                                         `why: rules` if only the general rules changed (`RULES`)
 

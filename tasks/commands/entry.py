@@ -14,6 +14,7 @@ standard library.
 import inspect
 import os
 import pkgutil
+import re
 import select
 import sys
 import types
@@ -25,6 +26,7 @@ FAILED, WRONG, STOPPED, UNREAD = 1, 2, 130, 141
 EXPECTED = "Refused"  # the class of errors whose message is for the user, here and in the library
 SHORT = {"multirun": ("-m",)}
 HELP = {"-h", "--help"}
+_SETTING = re.compile(r"[a-z_.]+=")  # begins KEY=VALUE
 
 Main = Callable[..., int | None]
 
@@ -162,6 +164,9 @@ def parse(wants: Mapping[str, inspect.Parameter], arguments: Sequence[str]) -> t
         raise ValueError(_unasked(unasked[0], flags, typed, free))
     options = vars(namespace)
     names, overrides = [options.pop(name) for name in needed], []
+    for name, word in zip(needed, map(str, names)):
+        if _SETTING.match(word):
+            raise ValueError(f"{word!r} stands where {name.upper()} is expected; -h prints the help")
     for word in options.pop("_words", ()):
         if free and ("=" in word or word[:1] in ("+", "~")):
             overrides.append(word)

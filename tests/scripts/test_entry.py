@@ -42,6 +42,7 @@ REFUSED = """
 c | error: the following arguments are required: KIND; c d | argument KIND: invalid choice; c a z | unexpected argument 'z'; c a --heat=1 | argument --heat: ignored
 c a --haet | --haet is unknown here (did you mean '--heat'?); c a --n | argument --n: expected one; c a n=x | argument --n: invalid int value: 'x'
 c a lam=x | argument --lam: invalid float value: 'x'; many x | required: --to; many to=f tu=g | did you mean 'to='
+u=1 a | 'u=1' stands where CELL is expected
 """
 
 

@@ -13,7 +13,7 @@ from tasks import data
 from tasks.data import DataError, DataUnavailable, NullProgress, content_sha256
 from tasks.data.dataset import SPLITS
 from tasks.data.manifests import load_manifest
-from tasks.data.records import Example, Pair
+from tasks.data.records import KINDS, Example, Pair
 
 SETS = data.set_names()
 
@@ -102,7 +102,7 @@ def test_an_incomplete_set_is_refused_with_its_files(mine):
     for old, new in (("", ""), ("SETS", "SET"), ('"texts"', '"text"')):
         if old:
             mine(old, new)
-        must = "must have SETS = {'mine': Loader(KIND, load)}, where KIND is pairs or texts or questions or features"
+        must = f"must have SETS = {{'mine': Loader(KIND, load)}}, where KIND is {' or '.join(KINDS)}"
         told = f"data.name=mine: tasks/data/sets/mine.py {must}; see docs/extending.md"
         assert data.problems({"name": "mine"}, "pairs") == [told]
     mine('{"words": integer()}', "{}")

@@ -46,21 +46,22 @@ def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: 
     torch.manual_seed(config["seed"])
     encoded, size = encode.open_encoded(prepared.folder), config["train"]["batch_size"]
     model, split = models.build("ratings", config["model"], config["mapping"], encoded), encoded.splits["train"]
+    model.to(config["runtime"]["device"])
     optimizer = torch.optim.Adam(model.parameters(), config["optim"]["lr"])
     for epoch in range(config["train"]["max_epochs"]):
         monitor.stage("epoch", epoch / config["train"]["max_epochs"])
         for rows in torch.randperm(len(split)).split(size):
             optimizer.zero_grad()
-            (_rated(model, split, rows.tolist()) - torch.from_numpy(split.labels[rows])).square().mean().backward()
+            _errors(model, split, rows.tolist()).square().mean().backward()
             optimizer.step()
     _training.save_weights(model, folder)
     encode.keep_encoding(prepared.folder, folder / _training.ENCODING)
-    return Training({"dev/loss": float(_errors(model, encoded.splits["dev"]).square().mean())})
+    return Training({"dev/loss": float(_tested(model, encoded.splits["dev"]).square().mean())})
 
 
 def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Monitor) -> Evaluation:
     model, _ = load(config, folder)
-    errors = _errors(model, encode.open_encoded(test.folder).splits["test"])
+    errors = _tested(model, encode.open_encoded(test.folder).splits["test"])
     return Evaluation({f"{test.name}/error": float(errors.mean())})
 
 
@@ -75,9 +76,13 @@ def predict(used: Any, texts: Any, *, nbest: int = 1) -> list[Prediction]:
 
 def _rated(model: torch.nn.Module, split: encode.EncodedSplit, rows: Any) -> torch.Tensor:
     (tokens,), _ = collate(split, rows)
-    return model(tokens)
+    return model(tokens.to(next(model.parameters()).device)).cpu()
+
+
+def _errors(model: torch.nn.Module, split: encode.EncodedSplit, rows: Any) -> torch.Tensor:
+    return (_rated(model, split, rows) - torch.from_numpy(split.labels[list(rows)])).abs()
 
 
 @torch.no_grad()
-def _errors(model: torch.nn.Module, split: encode.EncodedSplit) -> torch.Tensor:
-    return (_rated(model, split, range(len(split))) - torch.from_numpy(split.labels)).abs()
+def _tested(model: torch.nn.Module, split: encode.EncodedSplit) -> torch.Tensor:
+    return _errors(model, split, range(len(split)))
