@@ -122,6 +122,8 @@ class Outcome:
             said.setdefault(text(self.decimals), []).append(f"{part.row}{where}")
         each = "; ".join(f"{', '.join(who)}: {text}" for text, who in said.items())
         word, one = "not decided" if self.outcome == OPEN else self.outcome, self.claim
+        if self.outcome in DECIDED and not self.counts:
+            word += ", but open, since its test was chosen after these runs had been seen"
         here = f"; here: {one.here}" * bool(one.here)
         asked = f"{one.place}{here}; {', '.join(one.metrics)}{one.compared(' against ')}, {one.asks}"
         return f"Claim {one.id} {word}: “{one.claim}” ({asked}). {each}."
