@@ -9,9 +9,9 @@ sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 
 import itertools
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,8 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
     cells = outlined.slots
     seeds = keys.pop("seed").texts if "seed" in keys else [""]
     varied = [key for key, one in keys.items() if len(one.texts) > 1 or one.glob]
-    rows: dict[str, int] = {}
-    columns: dict[str, int] = {}
-    labels: list[Column] = []
-    whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
-    fitting: set[str] = set()
+    rows: dict[str, Row] = {}  # by mapping
+    columns: dict[str, Column] = {}  # by the key of their data
     combinations = []
     for every in itertools.product(*(one.each for one in keys.values())):
         mapping = next((one.value for one in every if one.key == "mapping"), "softmax")
@@ -96,7 +93,6 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
     for chosen in dict.fromkeys(combinations):
         base = tuple(one.text for one in chosen)
         told = ", ".join(one.text for one in chosen if one.key in varied) or ", ".join(base)
-        globbed = ", ".join(one.text for one in chosen if keys[one.key].glob)
         try:
             points = [one for one in chosen if one.key in varied and one.key not in ("task", "mapping")]
             point = tuple((one.key, one.values[0]) for one in points)
@@ -106,29 +102,19 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
                     config = tools.compose([*base, *assigned, *([seed] if seed else [])], base)
                     task, mapping = config["task"]["name"], config["mapping"]["name"]
                     check_names(task, mapping)
-                    row = rows.setdefault(mapping, len(rows))
-                    cell = Cell(config, tools.module_of(config), row=row, point=(*point, *more))
-                    column = columns.setdefault(cell.data_key, len(columns))
-                    if column == len(labels):
-                        labels.append(Column(task, task, ()))
-                    cells.append(replace(cell, column=column))
-                    fitting.add(globbed)
+                    rows.setdefault(mapping, Row(mapping, mapping))
+                    cell = Cell(config, tools.module_of(config), row=[*rows].index(mapping), point=(*point, *more))
+                    columns.setdefault(cell.data_key, Column(task, task, ()))
+                    cells.append(replace(cell, column=[*columns].index(cell.data_key)))
         except (ConfigError, ValueError) as error:
-            if globbed:
-                outlined.left_out[told] = str(error)
-                whole.setdefault(globbed, []).append(told)
-            else:
-                outlined.wrong[told] = str(error)
-    for values, places in whole.items():
-        if values not in fitting:
-            left = {k: v for k, v in outlined.left_out.items() if k not in places}
-            outlined.left_out = left | {values: outlined.left_out[places[0]]}
+            globbed = any(keys[one.key].glob for one in chosen)
+            (outlined.left_out if globbed else outlined.wrong)[told] = str(error)
     if not cells:
         raise ConfigError([*outlined.wrong.values(), *outlined.left_out.values()])
     swept = [one.text for key, one in request.keys.items() if key in varied]
     title, profile = f"Sweep of {', '.join(swept) or 'one setting'}", cells[0].config["profile"]["name"]
-    table = tuple(Row(mapping, mapping) for mapping in rows)
-    outlined.experiment = replace(outlined.experiment, profile=profile, title=title, rows=table, columns=tuple(labels))
+    table = {"rows": tuple(rows.values()), "columns": tuple(columns.values())}
+    outlined.experiment = replace(outlined.experiment, profile=profile, title=title, **table)
     return outlined
 
 
@@ -183,16 +169,10 @@ def folder_of(root: Path, request: Request, outlined: Outline) -> Path:
 
 
 def new_folder(root: Path, words: str) -> Path:
-    """Make a new folder, named after `words` and the current time."""
-    stem = f"{words[:40].strip('-_')}_{time.strftime('%Y%m%d-%H%M%S')}"
-    for n in itertools.count(1):
-        folder = root / (stem if n == 1 else f"{stem}-{n}")
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            continue
-    raise AssertionError
+    """Make a new folder, named after `words` and the current time in microseconds."""
+    folder = root / f"{words[:40].strip('-_')}_{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder.mkdir(parents=True)
+    return folder
 
 
 # ---- running

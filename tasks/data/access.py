@@ -160,8 +160,7 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
     inner, data.read = data.read, read
     tell(counts)
     with contextlib.suppress(OSError, ValueError):  # no counts are stored
-        known = json.loads(kept.read_text(encoding="utf-8"))
-        tell({what: n for what, n in known.items() if isinstance(n, int)})  # earlier versions added a checksum
+        tell(json.loads(kept.read_text(encoding="utf-8")))
     return data
 
 

@@ -18,7 +18,7 @@ from repro.store import Store
 from tasks.config import compose
 from tasks.config.files import quoted
 from tasks.data import SPLITS, DataError, NullProgress, is_own
-from tasks.data.read.own import STEMS, ending, packing
+from tasks.data.read.own import STEMS, stem
 from tasks.use.finding import find_cell, tell_other_code
 
 NAME = re.compile(r"\w[\w.+-]{0,60}")
@@ -97,8 +97,8 @@ def _named(config: Mapping[str, Any], folder: Path, given: Sequence[str]) -> str
     if not given and not is_own(node):
         return node["name"]
     place = Path(_place(node))
-    stem = place.name.removesuffix(packing(place)).removesuffix(ending(place)) if place.is_file() else place.name
-    parts = [re.sub(r"[^\w.+-]+", "_", part).strip("._+-") for part in (*place.parts[1:-1], stem)]
+    last = stem(place) if place.is_file() else place.name
+    parts = [re.sub(r"[^\w.+-]+", "_", part).strip("._+-") for part in (*place.parts[1:-1], last)]
     names = given[-1:] or ["-".join(filter(None, parts[-n:]))[-60:].lstrip("._+-") for n in range(1, len(parts) + 1)]
     others = dict.fromkeys(("", *SPLITS, *STEMS["dev"]), "reserved")  # name -> what has it
     for entry in Store(folder.parents[3]):

@@ -70,7 +70,10 @@ def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
     assert {n for (n,) in cells(some, "mapping.name")} == {"softmax", "sparsecone", "sparsehourglass", "sparsemax"}
     # a parameter that a mapping does not have: those that have it are swept
     lam = resolved("mapping=glob([soft*,fused*])", "mapping.lam=0.1,0.2")
-    assert "fusedmax" in {n for (n,) in cells(lam, "mapping.name")} and "mapping.lam" in lam.left_out["mapping=softmax"]
+    assert (
+        "fusedmax" in {n for (n,) in cells(lam, "mapping.name")}
+        and "mapping.lam" in lam.left_out["mapping=softmax, mapping.lam=0.1"]
+    )
 
 
 def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):

@@ -42,10 +42,12 @@ def labelled_set(
     left_out = f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."
     notes = [left_out] if any(dropped.values()) else []
     notes += [manifest["note"]] if manifest.get("note") else []
-    records = standardised(kept)
+    train = kept["train"][0]
+    mean, scale = train.mean(0), train.std(0)
+    varies = scale > 1e-12 * np.abs(mean).clip(1)
+    records = {s: Labelled((x[:, varies] - mean[varies]) / scale[varies], y) for s, (x, y) in kept.items()}
     found = {s: len(y) for s, (_, y) in kept.items()}
-    about = {"labels": list(names)}
-    more = {"sources": sources, "counts": found, "notes": notes, "about": about}
+    more = {"sources": sources, "counts": found, "notes": notes, "about": {"labels": list(names)}}
     return make(manifest, "features", lambda progress: records, provenance, **more)
 
 
@@ -65,14 +67,6 @@ def checked(x: np.ndarray, path: Path) -> np.ndarray:
     if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
         raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
     return x
-
-
-def standardised(splits: Arrays) -> dict[str, Labelled]:
-    """Scale features to mean 0 and variance 1 on train, and remove those that are constant there."""
-    train = splits["train"][0]
-    mean, scale = train.mean(0), train.std(0)
-    varies = scale > 1e-12 * np.abs(mean).clip(1)
-    return {s: Labelled((x[:, varies] - mean[varies]) / scale[varies], y) for s, (x, y) in splits.items()}
 
 
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:

@@ -131,19 +131,14 @@ def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     return tuple(path for files in found for path in files) if all(found) else ()
 
 
-def packing(path: Path) -> str:
-    """The ending of a file's compression, or ""."""
-    return path.suffix if path.suffix in PACKED[1:] else ""
-
-
 def ending(path: Path) -> str:
     """The ending of a file name, without that of its compression."""
-    return Path(path.stem).suffix if packing(path) else path.suffix
+    return (Path(path.stem) if path.suffix in PACKED[1:] else path).suffix
 
 
 def stem(path: Path) -> str:
     """A file name without its `ending` and that of its compression."""
-    return path.name.removesuffix(packing(path)).removesuffix(ending(path))
+    return (path.stem if path.suffix in PACKED[1:] else path.name).removesuffix(ending(path))
 
 
 def dialect(path: Path) -> dict[str, Any]:

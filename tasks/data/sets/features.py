@@ -19,7 +19,7 @@ from tasks.data.acquire import sources
 from tasks.data.acquire.sources import fetch_wheel
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, fingerprint
 from tasks.data.files import verify
-from tasks.data.manifests import mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, read_text, table
@@ -151,8 +151,8 @@ def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[s
 
 def load_mulan(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load <name>-train.arff and <name>-test.arff, and the names of the labels from <name>.xml."""
-    name, hashes = manifest["name"], mirror_hashes(manifest)
-    files = mirror_files(manifest, options.mirror or sources.found(manifest, root))
+    name = manifest["name"]
+    files, hashes = mirror_files(manifest, options.mirror or sources.found(manifest, root))
     tree = ElementTree.fromstring(read_text(files[f"{name}.xml"]))
     labels = tuple(plain(node.get("name", "")) for node in tree.iter() if node.tag.endswith("label"))
     splits = {s: read_arff(files[f"{name}-{s}.arff"], labels) for s in ("train", "test")}

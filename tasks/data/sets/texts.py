@@ -19,7 +19,7 @@ from tasks.data.acquire.sources import tar_files
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
-from tasks.data.manifests import mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read.formats import TOO_LONG, count, damaged, decode, json_lines, numbered, read_lines, table, too_long
 from tasks.data.read.lines import find_file
@@ -114,7 +114,7 @@ def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress
 
     They replace the highlights, which the mirror does not have.
     """
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    files, hashes = mirror_files(manifest, options.mirror)
     function = manifest["function_words"].split()
     names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
 
@@ -156,7 +156,7 @@ def load_imdb(manifest: Manifest, options: Any, root: Path, progress: Progress) 
         archive = Path(options.path)
         counts = Counter(found[1] for found, _ in tar_files(archive, _MEMBER))
     elif options.mirror is not None:
-        (archive,) = mirror_files(manifest, options.mirror).values()
+        (archive,) = mirror_files(manifest, options.mirror)[0].values()
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:
