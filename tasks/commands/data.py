@@ -35,12 +35,10 @@ def _each(
     *names: str,
     overrides: list[str],
     root: str = "",
-    mirror: str | None = None,
-    path: str | None = None,
 ) -> None:
     """Fetch, verify or show data sets; the overrides set their options.
 
-    Without `mirror`, `path` and options, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
+    Without overrides, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
     `configs/data`.
 
     Raises:
@@ -53,7 +51,7 @@ def _each(
     keys = Request.read(overrides).keys
     if wrong := [key for key in keys if not key.startswith("data.")]:
         raise ValueError(f"{wrong[0]}= is unknown here; options of the data set are set as data.KEY=VALUE")
-    options = {"mirror": mirror, "path": path} | {key.removeprefix("data."): one.value for key, one in keys.items()}
+    options = {key.removeprefix("data."): one.value for key, one in keys.items()}
     _check(names)
     if not names:
         raise ValueError(f"{what} needs the name of a data set; python scripts/data.py list prints them")
@@ -62,11 +60,9 @@ def _each(
         if name not in data.set_names():
             print(data.fetch_vectors(name, root, data.Progress(), fetching=what == "fetch"))
             continue
-        chosen = {k: v for k, v in options.items() if v is not None}
-        mirror = os.environ.get("SPARSE_ATTENTION_MIRROR")
-        if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
-            chosen = {"mirror": mirror}
-        print(getattr(data, what)(name, root, chosen, data.Progress()))
+        mirror = {"mirror": os.environ.get("SPARSE_ATTENTION_MIRROR")}
+        mirrored = mirror["mirror"] and not options and not data.problems({"name": name, **mirror})
+        print(getattr(data, what)(name, root, mirror if mirrored else options, data.Progress()))
 
 
 fetch, verify, show = partial(_each, "fetch"), partial(_each, "verify"), partial(_each, "show")

@@ -163,19 +163,15 @@ def table() -> list[dict[str, str]]:
     return result
 
 
-def markdown(lines: list[dict[str, str]]) -> str:
-    """A Markdown table of the lines that `table` returns: a row for each line, a column for each of its keys."""
-    head = list(lines[0])
-    body = [" | ".join(line[column] for column in head) for line in lines]
-    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {text} |" for text in body)])
-
-
 def page() -> str:
     """The full text of docs/results/properties.md."""
+    lines = table()
+    rows = ["| " + " | ".join(cells) + " |" for cells in (lines[0].keys(), *(line.values() for line in lines))]
+    markdown = "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
     return (
         "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
         "    make properties-table\n\n"
-        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {LAM:g}, q = {Q:g}\n\n{markdown(table())}\n\n"
+        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {LAM:g}, q = {Q:g}\n\n{markdown}\n\n"
         "'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
         "printed mark is in brackets;\ndocs/reference/errata shows the corrected constants (python docs/reference/errata/*.py).\n"
     )

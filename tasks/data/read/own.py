@@ -108,8 +108,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     if not by_split and [*map(len, filter(None, pairs))] == [2]:  # the only pair such as x.en and x.fr
         return {WHOLE: next(filter(None, pairs))}
     if missing and set(by_split) != {"test"}:
-        names = {s: [" and ".join(name + end for end in one) for name in STEMS[s] for one in layouts] for s in missing}
-        looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
+        looked = f"{' and '.join('|'.join(STEMS[split]) for split in missing)} with {wanted}"
         held = ", ".join(str(file.relative_to(place)) for file in files[:12]) or "nothing"
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to a folder that has them, or to one file, which is split by content"
