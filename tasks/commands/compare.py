@@ -76,8 +76,6 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
     for key in filters:
         if key.partition(".")[0] not in nodes:
             raise ConfigError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
-    if "experiment" in filters:  # refused before cells are read
-        compose.page("experiment", filters["experiment"])
     ids = None
     if "sweep" in filters:
         folder = store.root / "sweeps" / filters["sweep"]

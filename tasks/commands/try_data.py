@@ -30,7 +30,6 @@ from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
-from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced, words
@@ -54,7 +53,7 @@ def main(request: Request) -> int:
 
     Raises ConfigError if an override is invalid, DataError if the file cannot be used, and errors of `reproduce.main`.
     """
-    check_file(request)
+    _check(request)
     keys = dict(request.keys)
     chosen = {key: keys.pop(key).values for key in ("mapping", "seed") if key in keys}
     given = {key: one.value for key, one in keys.items()}
@@ -84,12 +83,8 @@ def main(request: Request) -> int:
     return Try(made, store, test=splits["test"], arguments=request.overrides).run()
 
 
-def check_file(request: Request) -> None:
-    """Check the file to read, before torch is imported.
-
-    Raises ConfigError if there are words without a key or a key is misspelt, DataError if no file is named, or it is
-    missing or of another format.
-    """
+def _check(request: Request) -> None:
+    """Raise ConfigError if there are words without a key, a key is misspelt, or a task or data set is not available here."""
     if request.names:
         raise ConfigError(f"{request.names[0]!r} has no key; write data.path={shlex.quote(request.names[0])}")
     for key in request.keys:
@@ -102,10 +97,6 @@ def check_file(request: Request) -> None:
             more = ["mapping=softmax,sparsemax"] * ("mapping" not in request.keys)
             words = shlex.join([*["task=TASK"] * ("task" not in request.keys), *request.typed, *more])
             raise ConfigError(f"{here}; for others: python scripts/train.py -m {words}")
-    typed = request.keys.get("data.path")
-    path = str(typed.value) if typed and typed.value is not None else None
-    if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
-        own.find(path, own.FILES, own.NO_DEV)
 
 
 def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:

@@ -108,7 +108,7 @@ def test_commands_of_errors_are_read_as_they_were_meant_from_any_folder(tmp_path
     name, (what, of, option, root) = words(said(open_data, {"name": "imdb"}, store))
     assert (name, what, of, option, root) == ("data", "fetch", "imdb", "--root", str(store))
     typed = Request.read([f"data.path={quoted(str(store))}", "data=multi30k"])
-    name, given = words(said(try_data.check_file, typed))
+    name, given = words(said(try_data._check, typed))
     assert given == ["-m", "task=TASK", *typed.typed, "mapping=softmax,sparsemax"]
 
 

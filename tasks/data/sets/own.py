@@ -23,7 +23,7 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats, own
 from tasks.data.read.formats import count, damaged
 from tasks.data.read.labelled import AS_LISTS, is_list, joined
-from tasks.data.read.lines import LinePairs
+from tasks.data.read.lines import paired
 from tasks.data.read.own import setting
 from tasks.data.records import Example, Pair, clean, subset
 
@@ -52,7 +52,7 @@ def sides(options: Any) -> tuple[str, str]:
 
 def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Sequence[Pair]:
     if len(paths) == 2:
-        lines = LinePairs(paths[0], paths[1:])
+        lines = paired(paths)
         kept = [i for i, pair in enumerate(lines) if pair.source and pair.references[0]]
         count(f"lines of {paths[0].name} and {paths[1].name} left out: a blank text", len(lines) - len(kept))
         return lines if len(kept) == len(lines) else subset(lines, kept)

@@ -21,7 +21,7 @@ from tasks.data.manifests import mirror_files
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
-from tasks.data.read.lines import LinePairs, find_file, same_length
+from tasks.data.read.lines import find_file, paired, same_length
 from tasks.data.read.splits import normalized
 from tasks.data.records import AlignedPair, Gold, Pair, clean
 
@@ -41,7 +41,7 @@ def load_multi30k(manifest: Manifest, options: Any, root: Path, progress: Progre
     files, hashes = mirror_files(manifest, mirror, wanted)
 
     def read(progress: Progress) -> Splits:
-        return {s: options.within(LinePairs(files[one], [files[two]])) for s, (one, two) in names.items()}
+        return {s: options.within(paired([files[name] for name in both])) for s, both in names.items()}
 
     origin = {split: [[hashes[name] for name in pair], options.bounds()] for split, pair in names.items()}
     more = {"limits": options.limits, "shortfalls": options.shortfall(), "about": about}
