@@ -171,7 +171,7 @@ def look(
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """Read a data set once, without its fallback, and return a summary of its contents and its source.
+    """Read a data set once, without its fallback, and return a summary of its contents and its source; of vectors, how to use them.
 
     Args:
         what: fetch it into the cache; show its notes, its shortfalls and five of its test records too; or verify the files that are
@@ -182,7 +182,10 @@ def look(
     """
     progress, root, manifest = progress or NullProgress(), Path(root), load_manifest(name)
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
-    if hasattr(chosen(node)[1], "fallback"):
+    vectors = root / name / manifest["file"] if manifest["kind"] == "vectors" else None
+    if vectors and what != "fetch" and not vectors.is_file():
+        raise DataUnavailable(f"{name} was not fetched", str(vectors), manifest["get"])
+    if not vectors and hasattr(chosen(node)[1], "fallback"):
         node["fallback"] = None
     place = node.get("path") or node.get("mirror") or root
     check_folder(root, write=what != "verify")
@@ -191,6 +194,8 @@ def look(
             sources.verify_fetched(manifest, root)
         elif place == root:
             sources.fetched(manifest, root, progress)
+        if vectors:
+            return f"{name}: {vectors}; use it with encode.vectors={vectors} or SPARSE_ATTENTION_GLOVE={vectors}"
         data = open_data(node, root, progress)
         splits = data.read(progress)
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
@@ -204,16 +209,3 @@ def look(
 
 
 fetch, show, verify = (partial(look, what) for what in ("fetch", "show", "verify"))
-
-
-def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:
-    """Fetch the word vectors of a manifest, or only verify them if `fetching=False`; return how to use them."""
-    manifest = load_manifest(name)
-    if fetching:
-        sources.fetched(manifest, Path(root), progress)
-    file = Path(root) / name / manifest["file"]
-    if not file.is_file():
-        raise DataUnavailable(f"{name} was not fetched", str(file), manifest["get"])
-    if not fetching:
-        sources.verify_fetched(manifest, Path(root))
-    return f"{name}: {file}; use it with encode.vectors={file} or SPARSE_ATTENTION_GLOVE={file}"
