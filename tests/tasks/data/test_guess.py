@@ -66,7 +66,7 @@ GUESSED = [
 def test_guesses(file, name, head, columns, given, kind, options):
     found = guess(file(name, *columns, head=head), given)
     assert (found.kind, found.options) == (kind, options)
-    assert f"{name}: 40 rows" in found.said and "data." in found.otherwise
+    assert f"{name}: 40 rows" in found.said
 
 
 REFUSED = [
@@ -146,7 +146,6 @@ def test_folders(file, tmp_path):
     assert guess(str(tmp_path / "tsv"), {}).options == {"name": "files"}
     found = guess(str(tmp_path / "two"), {})
     assert found.options == {"name": "files", "source": "en", "target": "fr", "source_lang": "en", "target_lang": "fr"}
-    assert found.otherwise == "data.source_lang=fr data.target_lang=en"
     assert guess(str(tmp_path / "two"), {"target": "en"}).options["source"] == "fr"
     assert guess(str(tmp_path / "three"), {"source_lang": "de", "target_lang": "en"}).options["source"] == "de"
     with pytest.raises(DataError, match="3 languages"):
