@@ -113,12 +113,6 @@ def verdict(prop: str, row: Row, printed: str) -> str:
     return printed if special is not None and violation(prop, special) < _TOLERANCE else "no"
 
 
-def steepness(f: Function) -> float:
-    """Largest l2 operator norm of the Jacobian over `probes`, a lower bound on the Lipschitz constant."""
-    jacobian = torch.func.vmap(torch.func.jacrev(f))(probes())
-    return torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
-
-
 def probes() -> Tensor:
     """Test points for the Lipschitz constants, most of them where the mappings are steep.
 
@@ -155,7 +149,9 @@ def table() -> list[dict[str, str]]:
         for prop, printed in zip(PROPERTIES, [*row.printed.split(), "yes"]):
             found = verdict(prop, row, printed)
             line[prop] = found if found == printed else f"{found} (printed: {printed})"
-        measured = steepness(row.function)
+        # largest l2 operator norm of the Jacobian: a lower bound on the Lipschitz constant
+        jacobian = torch.func.vmap(torch.func.jacrev(row.function))(probes())
+        measured = torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
         line["printed constant"] = row.lipschitz
         line["true l2 constant"] = "inf" if row.l2 == math.inf else f"{row.l2:.4f}"
         line["steepest found"] = f"{measured:.4f}" if measured < 1e3 else f"{measured:.0e}"

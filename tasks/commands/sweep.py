@@ -248,15 +248,13 @@ class Sweep(reproduce.Driver):
     def conclude(self) -> int:
         """Write the comparison. Returns the exit status."""
         (plan,), failed = self.plans, self.count()
-        for c, why in plan.unavailable.items():
-            print(f"not run: {plan.experiment.columns[c].label}: {why}", file=sys.stderr)
-            failed = 1
-        self._manifest()
         notes = [f"Not run: {plan.experiment.columns[c].label}: {why}" for c, why in plan.unavailable.items()]
+        print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
+        self._manifest()
         notes += [f"Left out: {k}: {v}." for k, v in self.left_out.items()]
         results = records.of_cells(self.cells.values(), self.store)
         print_comparison(results, self.folder, plan.experiment.title, notes)
-        return 1 if failed else 0
+        return 1 if failed or plan.unavailable else 0
 
 
 def print_comparison(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:

@@ -71,21 +71,16 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             reads = f"this task reads {KINDS.get(kind, kind)}: {', '.join(set_names(kind))}"
             return [f"data={node['name']} holds {KINDS[module.KIND]}; {reads}"]
-        _options(node)
+        _chosen(node)
     except ConfigError as error:
         return error.problems
     return []
 
 
-def _options(node: Mapping[str, Any]) -> Any:
-    return read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
-
-
-def chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
-    """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
-    if wrong := problems(node):
-        raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
-    return set_module(node["name"]), _options(node)
+def _chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
+    """The loader and the options that a `data` node describes. Raises ConfigError if it is invalid."""
+    name, given = node.get("name", ""), {k: v for k, v in node.items() if k != "name"}
+    return set_module(name), read_options(set_options(name), given, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -100,7 +95,10 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         DataUnavailable: the data are missing or unreachable, and there is no fallback.
     """
     progress, root = progress or NullProgress(), Path(root)
-    module, options = chosen(node)
+    try:
+        module, options = _chosen(node)
+    except ConfigError as error:
+        raise DataError(str(error), "the data node of the configuration", "correct it") from error
     check_folder(root)
     name, manifest = node["name"], load_manifest(node["name"])
     try:
@@ -185,7 +183,7 @@ def look(
     vectors = root / name / manifest["file"] if manifest["kind"] == "vectors" else None
     if vectors and what != "fetch" and not vectors.is_file():
         raise DataUnavailable(f"{name} was not fetched", str(vectors), manifest["get"])
-    if not vectors and hasattr(chosen(node)[1], "fallback"):
+    if not vectors and hasattr(set_options(name), "fallback"):
         node["fallback"] = None
     place = node.get("path") or node.get("mirror") or root
     check_folder(root, write=what != "verify")

@@ -41,6 +41,9 @@ def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -
         expected = "train and test: features are standardised by train"
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
     paths = {split: path for split, (path,) in files.items()}
+    if not options.label:
+        path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
+        raise damaged(path, "it is not known which columns are labels", "names", step=step)
     names, arrays = _texts(paths, options) if options.text else (options.label, _tables(paths, options.label))
     for split, (_, y) in arrays.items():
         if not y.any():
@@ -150,9 +153,9 @@ def load_river(manifest: Manifest, options: Any, root: Path, progress: Progress)
 def _problems(options: Any) -> list[str]:
     if options.text is not None:
         return [f"label={options.label} must be the column of the labels"] if len(options.label) != 1 else []
-    if len(set(options.label)) == len(options.label) > 1:
+    if len(set(options.label)) == len(options.label) != 1:
         return []
-    return [f"label={options.label} must be at least two different names, as in data.label=[NAME,NAME]"]
+    return [f"label={options.label} must be at least two different names"]
 
 
 OWN = {
