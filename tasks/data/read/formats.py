@@ -202,16 +202,10 @@ def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: 
 
 
 def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:
-    """The JSON objects of a file with one object per line, and their line numbers.
-
-    Lines that are too long are left out and counted.
-    """
+    """The JSON objects of a file with one object per line, and their line numbers."""
     for number, text in numbered(path):
-        if len(text) > LONGEST_TEXT:
-            count(f"lines of {path.name} left out: more than {LONGEST_TEXT:,} characters")
-        else:
-            entry = parse_json(text, path, number, f"write each record as one line, as in .jsonl; or {AGAIN}")
-            yield number, check_fields(entry, fields, path, line=number)
+        entry = parse_json(text, path, number, f"write each record as one line, as in .jsonl; or {AGAIN}")
+        yield number, check_fields(entry, fields, path, line=number)
 
 
 def dialect(path: Path, delimiter: str) -> dict[str, Any]:
@@ -260,7 +254,7 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
 
 def cells(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row of a table, the header line included, each with the number of its last line."""
-    csv.field_size_limit(sys.maxsize if dialect.get("quoting") == csv.QUOTE_NONE else LONGEST_TEXT)
+    csv.field_size_limit(sys.maxsize)  # texts that are too long are left out and counted, as of other formats
     reader = csv.reader((f"{text}\n" for _, text in numbered(path)), strict=True, **dialect)
     last, recent = 0, deque[list[str]](maxlen=100)
     try:
@@ -275,10 +269,7 @@ def cells(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
             yield last, row
     except csv.Error as error:
         line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
-        if "field limit" in str(error):
-            problem = f"a cell has more than {LONGEST_TEXT:,} characters"
-            step = "shorten it, leave the row out, or close its quotes"
-        elif line - last > 1:
+        if line - last > 1:
             step, line = _unquote(last + 1, last + 1 if "end of data" in str(error) else line), last + 1
             problem = f"a quote is not closed ({error})"
         raise damaged(path, problem, "rows of a table", line=line, step=step) from error
