@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from repro.errors import ConfigError, near
+from repro.errors import ConfigError
 from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
@@ -44,8 +44,6 @@ FEW = 500  # training examples below which scores say little
 WORDS_SHOWN = 9  # desired number of words of the drawn test example
 SORTED = 0.1  # largest difference between the shares of a class in the first examples and in all
 COLUMNS = "data.source, data.target, data.text, data.label"  # that correct a guess
-# of your own data
-KEYS = tuple(f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits"))
 OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "snli": "table"}
 
 
@@ -85,12 +83,9 @@ def main(request: Request) -> int:
 
 
 def _check(request: Request) -> None:
-    """Raise ConfigError if there are words without a key, a key is misspelt, or a task or data set is not available here."""
+    """Raise ConfigError if there are words without a key, or a task or data set is not available here."""
     if request.names:
         raise ConfigError(f"{request.names[0]!r} has no key; write data.path={shlex.quote(request.names[0])}")
-    for key in request.keys:
-        if key not in KEYS and "'data.path'" in near(key, KEYS):
-            raise ConfigError(f"{key} is unknown{near(key, KEYS)}")
     for key, allowed in (("data", ("files", "table")), ("task", tuple(OF_TASK))):
         if key in request.keys and request.keys[key].value not in allowed:
             typed = request.keys[key]

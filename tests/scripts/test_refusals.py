@@ -95,7 +95,7 @@ EARLY = [
     (["try.py", "data.path=nowhere/at/all"], "no file or folder nowhere/at/all"),
     (["try.py", "data.path=notes.md"], "notes.md ends in none of .csv"),
     (["try.py", "my pairs.tsv"], "write data.path='my pairs.tsv'"),
-    (["try.py", "data.pth=mine.csv"], "data.pth is unknown (did you mean 'data.path'?)"),
+    (["try.py", "data.pth=mine.csv"], "set data.path to a file or folder"),
 ]
 
 
