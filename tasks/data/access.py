@@ -185,7 +185,7 @@ def look(
         raise DataUnavailable(f"{name} was not fetched", str(vectors), manifest["get"])
     if not vectors and hasattr(set_options(name), "fallback"):
         node["fallback"] = None
-    place = node.get("path") or node.get("mirror") or root
+    place = root if vectors else node.get("path") or node.get("mirror") or root
     check_folder(root, write=what != "verify")
     with nothing_fetched() if what == "verify" else contextlib.nullcontext():
         if place == root and what == "verify":
