@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -265,14 +264,6 @@ def test_a_store_that_can_only_be_read_shows_the_table_and_names_the_next_step(t
     with pytest.raises(StoreError, match="no files were written: Read-only file system; to=FOLDER"):
         compare.show([], tmp_path, "The title", [], [])
     assert "The title" in capsys.readouterr().out
-
-
-def test_compare_takes_the_plugins_of_a_sweep_by_name_and_runs_none(tmp_path, monkeypatch):
-    named = {"mine": ("ours.py",), "none": (), "both": ("a.py", "ours.py")}
-    made = [SimpleNamespace(cell_id=k, plugins=v, config={"mapping": {"name": "x"}}, flat={}) for k, v in named.items()]
-    monkeypatch.setattr(compare.records, "read", lambda *_, **__: SimpleNamespace(records=made, lost=[]))
-    found, _ = compare.select(Store(tmp_path), {"plugins": "[elsewhere/ours.py]"})
-    assert {one.cell_id for one in found} == {"mine", "both"}
 
 
 def test_add_with_several_points():

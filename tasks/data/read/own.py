@@ -23,6 +23,7 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.labelled import AS_LISTS, is_list
+from tasks.data.read.labelled import CORRECT as STEP
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
 
@@ -35,7 +36,6 @@ PART = re.compile(r"(train|dev|val\w*|test)-\d+-of-\d+\.(csv|jsonl?|parquet)")  
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",))
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
-STEP = "correct the file, or the options data.* that say how it is read"
 SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
