@@ -15,7 +15,6 @@ from repro.errors import ConfigError, StoreError, near
 from repro.files import broken_seal, read_json, sealed, write_json
 from repro.identity import Cell, Results, asked_id, pair
 from repro.plan.experiment import Experiment
-from repro.plugins import listed
 from repro.report import comparison
 from repro.results import records
 from repro.store import Store, outputs_folder
@@ -25,7 +24,7 @@ from repro.tables.blocks import Block
 from repro.tables.compare import Lost
 from tasks.commands import reproduce
 from tasks.config import compose
-from tasks.config.files import NODES, TOP
+from tasks.config.files import NODES
 from tasks.config.request import Request
 
 OWN = ("experiment", "sweep", "to", "paths.outputs")
@@ -34,7 +33,7 @@ OWN = ("experiment", "sweep", "to", "paths.outputs")
 def main(request: Request) -> int:
     """Print and write the comparison of the cells that match the typed filters; exit status 1 if there are none.
 
-    Raises ConfigError or ConfigError if a key, value, experiment or sweep is unknown.
+    Raises ConfigError if a key, value, experiment or sweep is unknown.
     """
     filters = dict(map(pair, request.typed))
     store = Store(filters.get("paths.outputs") or outputs_folder())
@@ -70,14 +69,12 @@ def of_one(cell: Results, title: str) -> str:
 def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], list[str]]:
     """The records of the finished cells that match the filters, and one sentence for each damaged cell.
 
-    Prints the damaged cells, and a message if no cell matches. Raises ConfigError or ConfigError as `main` does.
+    Prints the damaged cells, and a message if no cell matches. Raises ConfigError as `main` does.
     """
-    nodes = (*NODES, *TOP, *OWN)
+    nodes = (*NODES, "seed", *OWN)
     for key in filters:
         if key.partition(".")[0] not in nodes:
             raise ConfigError(f"{key} is unknown{near(key, nodes)}; a filter is one of: {', '.join(nodes)}")
-    if "experiment" in filters:  # refused before cells are read
-        compose.page("experiment", filters["experiment"])
     ids = None
     if "sweep" in filters:
         folder = store.root / "sweeps" / filters["sweep"]
@@ -106,9 +103,6 @@ def select(store: Store, filters: Mapping[str, str]) -> tuple[list[Results], lis
         ids = {asked_id(cell.config, cell.family) for _, cell in slots}
         found = [r for r in found if r.asked_id() in ids]
     plain = {k: v for k, v in filters.items() if k not in OWN}
-    if "plugins" in plain:  # only their names: no plugin is run here
-        files = {Path(file).name for file in listed(plain.pop("plugins"))}
-        found = [r for r in found if files <= {*r.plugins}]
     if found:
         return compare.fitting(found, plain), read.lost
     everything = records.read(store, check=False).records  # so that the error names the filter that matches nothing

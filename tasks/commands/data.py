@@ -1,18 +1,16 @@
 """`scripts/data.py`: list, fetch, verify and show data sets; compute features of images."""
 
 import os
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
 
 def list_(*names: str) -> None:
-    """List data sets, or say how to get those that are named. Raises ValueError if a name is unknown."""
+    """List data sets, or say how to get those that are named. Raises DataError if a name is unknown."""
     from repro.launch.display import cut, fitted, width
     from tasks import data
 
-    _check(names)
     for name in names or data.manifest_names():
         manifest = data.load_manifest(name)
         ways = ", ".join(source["kind"] for source in manifest.get("sources", ())) or manifest["kind"]
@@ -22,30 +20,14 @@ def list_(*names: str) -> None:
         print("python scripts/data.py list NAME says how to get a set")
 
 
-def _check(names: Sequence[str]) -> None:
-    from tasks import data
-
-    known = data.manifest_names()
-    if unknown := [name for name in names if name not in known]:
-        raise ValueError("; ".join(problem for name in unknown for problem in data.problems({"name": name})))
-
-
-def _each(
-    what: Literal["fetch", "verify", "show"],
-    *names: str,
-    overrides: list[str],
-    root: str = "",
-    mirror: str | None = None,
-    path: str | None = None,
-) -> None:
+def _each(what: Literal["fetch", "verify", "show"], *names: str, overrides: list[str], root: str = "") -> None:
     """Fetch, verify or show data sets; the overrides set their options.
 
-    Without `mirror`, `path` and options, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in
-    `configs/data`.
+    Without overrides, SPARSE_ATTENTION_MIRROR is the mirror of the data sets that have one, as in `configs/data`.
 
     Raises:
-        ValueError: a name is unknown or missing, or there is no such option.
-        DataError: data are unavailable, or do not have the expected content.
+        ValueError: no name is given, or an override is no option of a data set.
+        DataError: a name is unknown, data are unavailable, or do not have the expected content.
     """
     from tasks import data
     from tasks.config.request import Request
@@ -53,20 +35,14 @@ def _each(
     keys = Request.read(overrides).keys
     if wrong := [key for key in keys if not key.startswith("data.")]:
         raise ValueError(f"{wrong[0]}= is unknown here; options of the data set are set as data.KEY=VALUE")
-    options = {"mirror": mirror, "path": path} | {key.removeprefix("data."): one.value for key, one in keys.items()}
-    _check(names)
+    options = {key.removeprefix("data."): one.value for key, one in keys.items()}
     if not names:
         raise ValueError(f"{what} needs the name of a data set; python scripts/data.py list prints them")
     root = root or os.environ.get("SPARSE_ATTENTION_DATA") or "data/cache"
     for name in names:
-        if name not in data.set_names():
-            print(data.fetch_vectors(name, root, data.Progress(), fetching=what == "fetch"))
-            continue
-        chosen = {k: v for k, v in options.items() if v is not None}
-        mirror = os.environ.get("SPARSE_ATTENTION_MIRROR")
-        if mirror and not chosen and not data.problems({"name": name, "mirror": mirror}):
-            chosen = {"mirror": mirror}
-        print(getattr(data, what)(name, root, chosen, data.Progress()))
+        mirror = {"mirror": os.environ.get("SPARSE_ATTENTION_MIRROR")}
+        mirrored = mirror["mirror"] and not options and not data.problems({"name": name, **mirror})
+        print(getattr(data, what)(name, root, mirror if mirrored else options, data.Progress()))
 
 
 fetch, verify, show = partial(_each, "fetch"), partial(_each, "verify"), partial(_each, "show")

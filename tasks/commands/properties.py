@@ -113,12 +113,6 @@ def verdict(prop: str, row: Row, printed: str) -> str:
     return printed if special is not None and violation(prop, special) < _TOLERANCE else "no"
 
 
-def steepness(f: Function) -> float:
-    """Largest l2 operator norm of the Jacobian over `probes`, a lower bound on the Lipschitz constant."""
-    jacobian = torch.func.vmap(torch.func.jacrev(f))(probes())
-    return torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
-
-
 def probes() -> Tensor:
     """Test points for the Lipschitz constants, most of them where the mappings are steep.
 
@@ -155,7 +149,9 @@ def table() -> list[dict[str, str]]:
         for prop, printed in zip(PROPERTIES, [*row.printed.split(), "yes"]):
             found = verdict(prop, row, printed)
             line[prop] = found if found == printed else f"{found} (printed: {printed})"
-        measured = steepness(row.function)
+        # largest l2 operator norm of the Jacobian: a lower bound on the Lipschitz constant
+        jacobian = torch.func.vmap(torch.func.jacrev(row.function))(probes())
+        measured = torch.linalg.matrix_norm(jacobian.nan_to_num(), ord=2).max().item()
         line["printed constant"] = row.lipschitz
         line["true l2 constant"] = "inf" if row.l2 == math.inf else f"{row.l2:.4f}"
         line["steepest found"] = f"{measured:.4f}" if measured < 1e3 else f"{measured:.0e}"
@@ -163,19 +159,15 @@ def table() -> list[dict[str, str]]:
     return result
 
 
-def markdown(lines: list[dict[str, str]]) -> str:
-    """A Markdown table of the lines that `table` returns: a row for each line, a column for each of its keys."""
-    head = list(lines[0])
-    body = [" | ".join(line[column] for column in head) for line in lines]
-    return "\n".join([f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {text} |" for text in body)])
-
-
 def page() -> str:
     """The full text of docs/results/properties.md."""
+    lines = table()
+    rows = ["| " + " | ".join(cells) + " |" for cells in (lines[0].keys(), *(line.values() for line in lines))]
+    markdown = "\n".join([rows[0], "|" + "---|" * len(lines[0]), *rows[1:]])
     return (
         "# Table 1 of Laha et al. 2018: properties of the mappings, checked numerically\n\n"
         "    make properties-table\n\n"
-        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {LAM:g}, q = {Q:g}\n\n{markdown(table())}\n\n"
+        f"Laha et al. 2018, Table 1, checked at K = {K}, lambda = {LAM:g}, q = {Q:g}\n\n{markdown}\n\n"
         "'lam=0', 'q=0', 'q=inf': holds at that value of the parameter only. Where a check and the paper disagree the "
         "printed mark is in brackets;\ndocs/reference/errata shows the corrected constants (python docs/reference/errata/*.py).\n"
     )

@@ -9,9 +9,9 @@ sweeper or a launcher of Hydra (`hydra/sweeper=optuna`) are run by Hydra.
 
 import itertools
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +84,8 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
     cells = outlined.slots
     seeds = keys.pop("seed").texts if "seed" in keys else [""]
     varied = [key for key, one in keys.items() if len(one.texts) > 1 or one.glob]
-    rows: dict[str, int] = {}
-    columns: dict[str, int] = {}
-    labels: list[Column] = []
-    whole: dict[str, list[str]] = {}  # values of globs -> invalid configurations with them
-    fitting: set[str] = set()
+    rows: dict[str, Row] = {}  # by mapping
+    columns: dict[str, Column] = {}  # by the key of their data
     combinations = []
     for every in itertools.product(*(one.each for one in keys.values())):
         mapping = next((one.value for one in every if one.key == "mapping"), "softmax")
@@ -96,7 +93,6 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
     for chosen in dict.fromkeys(combinations):
         base = tuple(one.text for one in chosen)
         told = ", ".join(one.text for one in chosen if one.key in varied) or ", ".join(base)
-        globbed = ", ".join(one.text for one in chosen if keys[one.key].glob)
         try:
             points = [one for one in chosen if one.key in varied and one.key not in ("task", "mapping")]
             point = tuple((one.key, one.values[0]) for one in points)
@@ -106,29 +102,19 @@ def _outlined(request: Request, tools: plans.Tools) -> Outline:
                     config = tools.compose([*base, *assigned, *([seed] if seed else [])], base)
                     task, mapping = config["task"]["name"], config["mapping"]["name"]
                     check_names(task, mapping)
-                    row = rows.setdefault(mapping, len(rows))
-                    cell = Cell(config, tools.module_of(config), row=row, point=(*point, *more))
-                    column = columns.setdefault(cell.data_key, len(columns))
-                    if column == len(labels):
-                        labels.append(Column(task, task, ()))
-                    cells.append(replace(cell, column=column))
-                    fitting.add(globbed)
+                    rows.setdefault(mapping, Row(mapping, mapping))
+                    cell = Cell(config, tools.module_of(config), row=[*rows].index(mapping), point=(*point, *more))
+                    columns.setdefault(cell.data_key, Column(task, task, ()))
+                    cells.append(replace(cell, column=[*columns].index(cell.data_key)))
         except (ConfigError, ValueError) as error:
-            if globbed:
-                outlined.left_out[told] = str(error)
-                whole.setdefault(globbed, []).append(told)
-            else:
-                outlined.wrong[told] = str(error)
-    for values, places in whole.items():
-        if values not in fitting:
-            left = {k: v for k, v in outlined.left_out.items() if k not in places}
-            outlined.left_out = left | {values: outlined.left_out[places[0]]}
+            globbed = any(keys[one.key].glob for one in chosen)
+            (outlined.left_out if globbed else outlined.wrong)[told] = str(error)
     if not cells:
         raise ConfigError([*outlined.wrong.values(), *outlined.left_out.values()])
     swept = [one.text for key, one in request.keys.items() if key in varied]
     title, profile = f"Sweep of {', '.join(swept) or 'one setting'}", cells[0].config["profile"]["name"]
-    table = tuple(Row(mapping, mapping) for mapping in rows)
-    outlined.experiment = replace(outlined.experiment, profile=profile, title=title, rows=table, columns=tuple(labels))
+    table = {"rows": tuple(rows.values()), "columns": tuple(columns.values())}
+    outlined.experiment = replace(outlined.experiment, profile=profile, title=title, **table)
     return outlined
 
 
@@ -155,19 +141,6 @@ def earlier(request: Request, root: Path) -> dict[str, Any]:
     return before
 
 
-def grown(request: Request, outlined: Outline, before: Mapping[str, Any]) -> Request:
-    """The request with the seeds of an earlier sweep, from its manifest, in addition to its own."""
-    asked = dict.fromkeys(cell.seed for cell in outlined.slots)
-    known = dict.fromkeys(int(one["seed"]) for one in before.get("cells", ()))
-    if known.keys() <= asked.keys():
-        return request
-    every = ",".join(map(str, sorted(known | asked)))
-    told = f"it had the seeds {', '.join(map(str, sorted(known)))}"
-    print(f"sweep={request.sweep} exists already: {told}; it now has seed={every}", file=sys.stderr)
-    overrides, typed = ((*_without_seeds(words), f"seed={every}") for words in (request.overrides, request.typed))
-    return replace(request, overrides=overrides, typed=typed)
-
-
 def _without_seeds(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.lstrip("+~").startswith("seed=")]
 
@@ -183,16 +156,10 @@ def folder_of(root: Path, request: Request, outlined: Outline) -> Path:
 
 
 def new_folder(root: Path, words: str) -> Path:
-    """Make a new folder, named after `words` and the current time."""
-    stem = f"{words[:40].strip('-_')}_{time.strftime('%Y%m%d-%H%M%S')}"
-    for n in itertools.count(1):
-        folder = root / (stem if n == 1 else f"{stem}-{n}")
-        try:
-            folder.mkdir(parents=True)
-            return folder
-        except FileExistsError:
-            continue
-    raise AssertionError
+    """Make a new folder, named after `words` and the current time in microseconds."""
+    folder = root / f"{words[:40].strip('-_')}_{datetime.now():%Y%m%d-%H%M%S-%f}"
+    folder.mkdir(parents=True)
+    return folder
 
 
 # ---- running
@@ -200,7 +167,7 @@ def new_folder(root: Path, words: str) -> Path:
 
 def plan(request: Request) -> int:
     """Print the plan of a sweep, with the configurations that cannot be run. Returns exit status 0. Raises ConfigError."""
-    request, outlined = whole(request)
+    outlined = whole(request)
     tell(replace(outlined, wrong={}))
     one = outlined.experiment
     labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.slots]
@@ -211,7 +178,7 @@ def plan(request: Request) -> int:
 
 def main(request: Request) -> int:
     """Run a sweep; raises the same errors as `reproduce.main`. Returns the exit status, 1 if a cell failed."""
-    request, outlined = whole(request)
+    outlined = whole(request)
     tell(outlined)
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
@@ -221,12 +188,15 @@ def main(request: Request) -> int:
     return Sweep(reproduce.prepared([outlined], folder.name), store, request=request, folder=folder).run()
 
 
-def whole(request: Request) -> tuple[Request, Outline]:
-    """The request and its cells, with the seeds of an earlier sweep with the same name (`grown`)."""
+def whole(request: Request) -> Outline:
+    """The cells of a sweep. Raises ConfigError as `earlier` does, and if the earlier sweep has further seeds."""
     outlined = outline(request)
     before = earlier(request, reproduce.store_of(outlined.slots).root / "sweeps")
-    more = grown(request, outlined, before)
-    return (request, outlined) if more is request else (more, outline(more))
+    known, named = {int(one["seed"]) for one in before.get("cells", ())}, {cell.seed for cell in outlined.slots}
+    if not known <= named:
+        told = f"sweep={request.sweep} exists already, with the seeds {', '.join(map(str, sorted(known)))}"
+        raise ConfigError(f"{told}; name them, too: seed={','.join(map(str, sorted(known | named)))}")
+    return outlined
 
 
 def tell(outlined: Outline) -> None:
@@ -268,15 +238,13 @@ class Sweep(reproduce.Driver):
     def conclude(self) -> int:
         """Write the comparison. Returns the exit status."""
         (plan,), failed = self.plans, self.count()
-        for c, why in plan.unavailable.items():
-            print(f"not run: {plan.experiment.columns[c].label}: {why}", file=sys.stderr)
-            failed = 1
-        self._manifest()
         notes = [f"Not run: {plan.experiment.columns[c].label}: {why}" for c, why in plan.unavailable.items()]
+        print("".join(f"{note}\n" for note in notes), end="", file=sys.stderr)
+        self._manifest()
         notes += [f"Left out: {k}: {v}." for k, v in self.left_out.items()]
         results = records.of_cells(self.cells.values(), self.store)
         print_comparison(results, self.folder, plan.experiment.title, notes)
-        return 1 if failed else 0
+        return 1 if failed or plan.unavailable else 0
 
 
 def print_comparison(results: Sequence[Results], folder: Path, title: str, notes: Sequence[str]) -> None:

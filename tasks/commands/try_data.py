@@ -16,7 +16,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from repro.errors import ConfigError, near
+from repro.errors import ConfigError
 from repro.launch.display import fitted, width
 from repro.plan import experiment as experiments
 from repro.plan.experiment import Experiment
@@ -30,7 +30,6 @@ from tasks.config.request import Request, whole
 from tasks.data import DataError, Progress, Splits, open_data
 from tasks.data.dataset import fingerprint
 from tasks.data.files import sha256_of
-from tasks.data.read import own
 from tasks.data.read.guess import Guess, guess
 from tasks.data.records import Example, texts_of
 from tasks.data.words import unspaced, words
@@ -44,8 +43,7 @@ HELD_OUT = {"pairs": 500, "summaries": 500, "text": 2_000, "texts": 2_000}  # ma
 FEW = 500  # training examples below which scores say little
 WORDS_SHOWN = 9  # desired number of words of the drawn test example
 SORTED = 0.1  # largest difference between the shares of a class in the first examples and in all
-# of your own data
-KEYS = tuple(f"data.{key}" for key in ("path", "text", "label", "source", "target", "name", "limits"))
+COLUMNS = "data.source, data.target, data.text, data.label"  # that correct a guess
 OF_TASK = {"translation": "files", "summarization": "files", "imdb": "table", "snli": "table"}
 
 
@@ -54,7 +52,7 @@ def main(request: Request) -> int:
 
     Raises ConfigError if an override is invalid, DataError if the file cannot be used, and errors of `reproduce.main`.
     """
-    check_file(request)
+    _check(request)
     keys = dict(request.keys)
     chosen = {key: keys.pop(key).values for key in ("mapping", "seed") if key in keys}
     given = {key: one.value for key, one in keys.items()}
@@ -66,7 +64,7 @@ def main(request: Request) -> int:
     options = {"data" if key == "name" else f"data.{key}": value for key, value in found.options.items()}
     added = [f"{key}={quoted(value)}" for key, value in options.items() if key not in given]
     print(fitted(f"{found.said}\n  read as {shlex.join([column.overrides[0], *added])}"))
-    print(fitted(f"  otherwise: task={'|'.join(OF_TASK)} or {found.otherwise}"))
+    print(fitted(f"  otherwise, set task={'|'.join(OF_TASK)} or {COLUMNS}"))
     known = {row.mapping: row for row in one.rows}
     rows = tuple(known.get(mapping) or compose.own_row(mapping, []) for mapping in chosen.get("mapping", known))
     label = "_".join(filter(None, ["try", *re.findall("[A-Za-z0-9]+", name), content]))
@@ -84,28 +82,15 @@ def main(request: Request) -> int:
     return Try(made, store, test=splits["test"], arguments=request.overrides).run()
 
 
-def check_file(request: Request) -> None:
-    """Check the file to read, before torch is imported.
-
-    Raises ConfigError if there are words without a key or a key is misspelt, DataError if no file is named, or it is
-    missing or of another format.
-    """
+def _check(request: Request) -> None:
+    """Raise ConfigError if there are words without a key, or a task or data set is not available here."""
     if request.names:
         raise ConfigError(f"{request.names[0]!r} has no key; write data.path={shlex.quote(request.names[0])}")
-    for key in request.keys:
-        if key not in KEYS and "'data.path'" in near(key, KEYS):
-            raise ConfigError(f"{key} is unknown{near(key, KEYS)}")
     for key, allowed in (("data", ("files", "table")), ("task", tuple(OF_TASK))):
         if key in request.keys and request.keys[key].value not in allowed:
             typed = request.keys[key]
             here = f"{typed.text} is not available here, where data=files|table and task={'|'.join(OF_TASK)} are"
-            more = ["mapping=softmax,sparsemax"] * ("mapping" not in request.keys)
-            words = shlex.join([*["task=TASK"] * ("task" not in request.keys), *request.typed, *more])
-            raise ConfigError(f"{here}; for others: python scripts/train.py -m {words}")
-    typed = request.keys.get("data.path")
-    path = str(typed.value) if typed and typed.value is not None else None
-    if path is None or not (Path(path).is_dir() or [*Path(path).parent.glob(f"{Path(path).name}.*")][1:]):
-        own.find(path, own.FILES, own.NO_DEV)
+            raise ConfigError(f"{here}; python scripts/train.py takes others")
 
 
 def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:
@@ -117,7 +102,7 @@ def _guessed(values: Mapping[str, Any]) -> tuple[Experiment, Guess]:
     one = experiments.read(page, "try", str(values.get("profile", "demo")))
     (column,) = [c for c in one.columns if (f"task={task}" in c.overrides if task else c.key == found.kind)]
     if {column.key, found.kind} - {"pairs", "summaries"} and column.key != found.kind:
-        raise ConfigError(f"task={task} does not fit: {found.said}; leave task= out, or set {found.otherwise}")
+        raise ConfigError(f"task={task} does not fit: {found.said}; leave task= out, or set {COLUMNS}")
     return replace(one, columns=(column,)), found
 
 

@@ -47,9 +47,6 @@ def main(typed: Mapping[str, str]) -> int:
         except StoreError as error:
             print(f"error: {error}", file=sys.stderr)
             failed = True
-        except ModuleNotFoundError as error:
-            print(f"error: {error}; make setup installs it", file=sys.stderr)
-            return 1
         except Exception as error:  # any error from wandb; it would occur for the next cell, too
             why = f"{type(error).__name__}: {error}"
             print(f"error: {name} and the cells after it are not sent: {why}", file=sys.stderr)

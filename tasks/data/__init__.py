@@ -9,7 +9,6 @@ A data set consists of a loader in `tasks/data/sets`, a manifest in `data/manife
 
 from tasks.data.access import (
     fetch,
-    fetch_vectors,
     is_own,
     open_data,
     problems,

@@ -71,21 +71,16 @@ def problems(node: Mapping[str, Any], kind: str | None = None) -> list[str]:
         if kind is not None and kind != module.KIND:
             reads = f"this task reads {KINDS.get(kind, kind)}: {', '.join(set_names(kind))}"
             return [f"data={node['name']} holds {KINDS[module.KIND]}; {reads}"]
-        _options(node)
+        _chosen(node)
     except ConfigError as error:
         return error.problems
     return []
 
 
-def _options(node: Mapping[str, Any]) -> Any:
-    return read_options(set_options(node["name"]), {k: v for k, v in node.items() if k != "name"}, "data")
-
-
-def chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
-    """The loader and the options that a `data` node describes. Raises DataError if it is invalid."""
-    if wrong := problems(node):
-        raise DataError("; ".join(wrong), "the data node of the configuration", "correct it")
-    return set_module(node["name"]), _options(node)
+def _chosen(node: Mapping[str, Any]) -> tuple[Loader, Any]:
+    """The loader and the options that a `data` node describes. Raises ConfigError if it is invalid."""
+    name, given = node.get("name", ""), {k: v for k, v in node.items() if k != "name"}
+    return set_module(name), read_options(set_options(name), given, "data")
 
 
 def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | None = None) -> DataSet:
@@ -100,7 +95,10 @@ def open_data(node: Mapping[str, Any], root: str | Path, progress: Progress | No
         DataUnavailable: the data are missing or unreachable, and there is no fallback.
     """
     progress, root = progress or NullProgress(), Path(root)
-    module, options = chosen(node)
+    try:
+        module, options = _chosen(node)
+    except ConfigError as error:
+        raise DataError(str(error), "the data node of the configuration", "correct it") from error
     check_folder(root)
     name, manifest = node["name"], load_manifest(node["name"])
     try:
@@ -160,8 +158,7 @@ def _told(data: DataSet, root: Path, counts: Mapping[str, int], progress: Progre
     inner, data.read = data.read, read
     tell(counts)
     with contextlib.suppress(OSError, ValueError):  # no counts are stored
-        known = json.loads(kept.read_text(encoding="utf-8"))
-        tell({what: n for what, n in known.items() if isinstance(n, int)})  # earlier versions added a checksum
+        tell(json.loads(kept.read_text(encoding="utf-8")))
     return data
 
 
@@ -172,7 +169,7 @@ def look(
     options: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> str:
-    """Read a data set once, without its fallback, and return a summary of its contents and its source.
+    """Read a data set once, without its fallback, and return a summary of its contents and its source; of vectors, how to use them.
 
     Args:
         what: fetch it into the cache; show its notes, its shortfalls and five of its test records too; or verify the files that are
@@ -183,15 +180,20 @@ def look(
     """
     progress, root, manifest = progress or NullProgress(), Path(root), load_manifest(name)
     node = {"name": name} | {k: v for k, v in (options or {}).items() if v is not None}
-    if hasattr(chosen(node)[1], "fallback"):
+    vectors = root / name / manifest["file"] if manifest["kind"] == "vectors" else None
+    if vectors and what != "fetch" and not vectors.is_file():
+        raise DataUnavailable(f"{name} was not fetched", str(vectors), manifest["get"])
+    if not vectors and hasattr(set_options(name), "fallback"):
         node["fallback"] = None
-    place = node.get("path") or node.get("mirror") or root
+    place = root if vectors else node.get("path") or node.get("mirror") or root
     check_folder(root, write=what != "verify")
     with nothing_fetched() if what == "verify" else contextlib.nullcontext():
         if place == root and what == "verify":
             sources.verify_fetched(manifest, root)
         elif place == root:
             sources.fetched(manifest, root, progress)
+        if vectors:
+            return f"{name}: {vectors}; use it with encode.vectors={vectors} or SPARSE_ATTENTION_GLOVE={vectors}"
         data = open_data(node, root, progress)
         splits = data.read(progress)
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
@@ -205,16 +207,3 @@ def look(
 
 
 fetch, show, verify = (partial(look, what) for what in ("fetch", "show", "verify"))
-
-
-def fetch_vectors(name: str, root: str | Path, progress: Progress, fetching: bool = True) -> str:
-    """Fetch the word vectors of a manifest, or only verify them if `fetching=False`; return how to use them."""
-    manifest = load_manifest(name)
-    if fetching:
-        sources.fetched(manifest, Path(root), progress)
-    file = Path(root) / name / manifest["file"]
-    if not file.is_file():
-        raise DataUnavailable(f"{name} was not fetched", str(file), manifest["get"])
-    if not fetching:
-        sources.verify_fetched(manifest, Path(root))
-    return f"{name}: {file}; use it with encode.vectors={file} or SPARSE_ATTENTION_GLOVE={file}"

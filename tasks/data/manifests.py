@@ -35,10 +35,12 @@ def load_manifest(name: str) -> dict[str, Any]:
     return yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
-def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()) -> dict[str, Path]:
-    """Paths of a mirrored data set's files by file name, each verified against the manifest.
+def mirror_files(
+    manifest: Mapping[str, Any], mirror: str | Path | None, only: tuple[str, ...] = ()
+) -> tuple[dict[str, Path], dict[str, str]]:
+    """Paths of a mirrored data set's files, each verified against the manifest, and the sha256 of all; both by file name.
 
-    `only` names the files to return (default: all). Raises DataError if no mirror was given, or a file is missing,
+    `only` names the files that are needed (default: all). Raises DataError if no mirror was given, or a file is missing,
     truncated or different.
     """
     name = manifest["name"]
@@ -52,9 +54,4 @@ def mirror_files(manifest: Mapping[str, Any], mirror: str | Path | None, only: t
             continue
         verify(path, entry.get("sha256"), entry.get("bytes"), retry=f"copy it again from {manifest['source']}")
         files[path.name] = path
-    return files
-
-
-def mirror_hashes(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """sha256 of a mirrored data set's files, by file name."""
-    return {Path(entry["path"]).name: entry["sha256"] for entry in manifest["files"]}
+    return files, {Path(entry["path"]).name: entry["sha256"] for entry in manifest["files"]}

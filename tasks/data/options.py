@@ -3,12 +3,13 @@
 What the values of an option may be stands in `FIELDS`, or in the loader if the option is the set's own.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
+from dataclasses import asdict
 from functools import lru_cache
 from typing import Any
 
 from repro.errors import ConfigError
-from repro.options import LARGEST, choice, integer, listing, number, option, text
+from repro.options import choice, integer, listing, number, text
 from tasks.config.files import defaults, values_in
 from tasks.data.records import Pair
 
@@ -27,29 +28,20 @@ class Limits:
         return getattr(self, split)
 
 
-def word_bounds(which: str) -> Any:
-    """An option with the `fewest` or `most` whitespace-separated words of a text, or null for no limit.
+@defaults("data/multi30k", "max_words")
+class Words:
+    """Fewest or most whitespace-separated words of a text; null means no limit."""
 
-    Its value is {source: .., target: ..}, or one number for both.
-    """
-
-    def read(value: Any) -> dict[str, int | None]:
-        bounds = dict(value) if isinstance(value, Mapping) else dict.fromkeys(SIDES, value)
-        whole = all(n is None or (type(n) is int and 1 <= n <= LARGEST) for n in bounds.values())
-        if not whole or set(bounds) - set(SIDES):
-            what = f"must be a whole number from 1 to {LARGEST:,}, null, or {{source: .., target: ..}} of these"
-            raise ValueError(what)
-        return {side: bounds.get(side) for side in SIDES}
-
-    return option(dict, read, f"{which} words of a text")
+    source: int | None = integer(low=1, optional=True, help="words of a source")
+    target: int | None = integer(low=1, optional=True, help="words of a target")
 
 
 FIELDS: dict[str, Any] = {  # option -> a field, or the type of its values
     "path": text(optional=True, help="the file or folder with the data; null: what was fetched"),
     "mirror": text(optional=True, help="folder of local copies, laid out as the manifest says"),
     "limits": Limits,
-    "min_words": word_bounds("fewest"),
-    "max_words": word_bounds("most"),
+    "min_words": Words,
+    "max_words": Words,
     "fallback": choice("toy", optional=True, help="generated pairs when the text is unavailable; null: an error"),
     "dev_share": number(above=0, below=1, help="share of the training data that is dev"),
     "seed": integer(low=0, help="seed of generated data"),
@@ -80,13 +72,13 @@ class Common:
 
     def bounds(self: Any) -> list[Any]:
         """The limits on the number of words, for a fingerprint."""
-        return [self.min_words, self.max_words]
+        return [asdict(self.min_words), asdict(self.max_words)]
 
     def within(self: Any, pairs: Iterable[Pair]) -> list[Pair]:
         """The pairs whose source and first reference have an allowed number of whitespace-separated words."""
 
         def fits(text: str, side: str) -> bool:
-            low, high = self.min_words[side], self.max_words[side]
+            low, high = getattr(self.min_words, side), getattr(self.max_words, side)
             n = len(text.split())
             return (low is None or n >= low) and (high is None or n <= high)
 
@@ -94,9 +86,8 @@ class Common:
 
     def shortfall(self: Any) -> list[str]:
         """A shortfall if pairs may be left out because of their number of words, otherwise an empty list."""
-        each = (("at least", self.min_words), ("at most", self.max_words))
-        bounds = [(what, bound[side], side) for what, bound in each for side in SIDES if bound[side] is not None]
-        parts = [f"{what} {n} words a {side}" for what, n, side in bounds]
+        each = (("at least", asdict(self.min_words)), ("at most", asdict(self.max_words)))
+        parts = [f"{what} {n} words a {side}" for what, bound in each for side, n in bound.items() if n is not None]
         return [f"only pairs of {', '.join(parts)}"] if parts else []
 
 

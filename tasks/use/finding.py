@@ -3,7 +3,6 @@
 import logging
 import shlex
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from tasks.config.files import names_in
 
 LISTED = 12  # maximum number of matching cells in an error message
 SHOWN, REMOVED = 3, 50  # maximum number of files or cells that are named, and of cells in a command
-TRAINING = ("train.py", "reproduce.py", "try.py")
 _TOLD: set[Path] = set()
 # Keys that may differ between cells but do not distinguish them.
 ASIDE = ("runtime", "paths", "logger", "launcher", "origin", "overrides")
@@ -99,11 +97,8 @@ def _told(entry: Entry) -> dict[str, Any]:
     return flatten({k: v for k, v in page.items() if k not in ASIDE})
 
 
-def of_other_code(cells: Sequence[Cell], store: Store, again: str | None = None) -> str:
-    """A sentence on the finished cells whose code has changed since, with the files and the command to train them again; or "".
-
-    `again` is the command that trained them, or "" if it is not known; None if it is the one that is running.
-    """
+def of_other_code(cells: Sequence[Cell], store: Store) -> str:
+    """A sentence on the finished cells whose code has changed since, with the files and what to do to train them again; or ""."""
     found: dict[Path, list[str]] = {}
     commits: set[str] = set()
     today: dict[str, str] = {}
@@ -120,24 +115,18 @@ def of_other_code(cells: Sequence[Cell], store: Store, again: str | None = None)
     differs = f"{', '.join(files[:SHOWN])}{f' and {len(files) - SHOWN} more' if len(files) > SHOWN else ''}"
     named = [place.relative_to(store.root).as_posix() for place in found]
     which = f"{', '.join(named[:SHOWN])}{f' and {len(named) - SHOWN} more' if len(named) > SHOWN else ''}"
-    then = "" if again else f" and then the {'same command' if again is None else 'command that trained it'}"
-    step = f"{then}: rm -r {shlex.join(map(str, [*found][:REMOVED]))}"
+    step = f"rm -r {shlex.join(map(str, [*found][:REMOVED]))}"
     return (
         f"WARNING: {len(found)} of {len(cells)} finished cells were trained or evaluated by other code "
         f"(commit {', '.join(sorted(commits))}) than today's; changed: {differs}. Their results are those of that code: {which}. "
-        f"To train {'these' if len(found) <= REMOVED else f'the first {REMOVED}'} again, run this{step}{f' && {again}' if again else ''}"
+        f"To train {'these' if len(found) <= REMOVED else f'the first {REMOVED}'} again, run this and then the command that trained them: {step}"
     )
 
 
 def tell_other_code(folder: Path, cell: Cell) -> None:
-    """Log once, as a warning, that a cell of a store was trained by other code, with the command that trains it again."""
+    """Log once, as a warning, that a cell of a store was trained by other code."""
     if folder in _TOLD or folder.parts[-4:-3] != ("cells",):
         return
     _TOLD.add(folder)
-    made = read_json(folder / "provenance.json") or {}
-    known = ""
-    with suppress(ValueError):  # no command, or quotes that do not end
-        script, *words = shlex.split(str(made.get("command", "")))
-        known = f"python scripts/{script} {shlex.join(words)}" if script in TRAINING else ""
-    if told := of_other_code([cell], Store(folder.parents[3]), known):
+    if told := of_other_code([cell], Store(folder.parents[3])):
         logging.getLogger(__name__).warning("%s", told)

@@ -16,9 +16,8 @@ from repro.files import read_json, usable
 from repro.identity import family, pair
 from repro.store import Store
 from tasks.config import compose
-from tasks.config.files import quoted
 from tasks.data import SPLITS, DataError, NullProgress, is_own
-from tasks.data.read.own import STEMS, ending, packing
+from tasks.data.read.own import STEMS, stem
 from tasks.use.finding import find_cell, tell_other_code
 
 NAME = re.compile(r"\w[\w.+-]{0,60}")
@@ -79,14 +78,6 @@ def evaluate(
     return found
 
 
-def one_by_one(overrides: Sequence[str]) -> list[list[str]]:
-    """The overrides for each test set, of which `data.path=A,B` names several."""
-    path = next((pair(o)[1] for o in reversed(overrides) if o.startswith("data.path=")), "")
-    rest = [o for o in overrides if not o.startswith("data.path=")]
-    several = [path] if path[:1] in "\"'[" or Path(path).exists() else path.split(",")
-    return [[*rest, f"data.path={quoted(one) if Path(one).exists() else one}"] for one in several] if path else [rest]
-
-
 def _named(config: Mapping[str, Any], folder: Path, given: Sequence[str]) -> str:
     """The name of a test set: the one given, that of a data set of ours, or that of your own file or folder.
 
@@ -97,8 +88,8 @@ def _named(config: Mapping[str, Any], folder: Path, given: Sequence[str]) -> str
     if not given and not is_own(node):
         return node["name"]
     place = Path(_place(node))
-    stem = place.name.removesuffix(packing(place)).removesuffix(ending(place)) if place.is_file() else place.name
-    parts = [re.sub(r"[^\w.+-]+", "_", part).strip("._+-") for part in (*place.parts[1:-1], stem)]
+    last = stem(place) if place.is_file() else place.name
+    parts = [re.sub(r"[^\w.+-]+", "_", part).strip("._+-") for part in (*place.parts[1:-1], last)]
     names = given[-1:] or ["-".join(filter(None, parts[-n:]))[-60:].lstrip("._+-") for n in range(1, len(parts) + 1)]
     others = dict.fromkeys(("", *SPLITS, *STEMS["dev"]), "reserved")  # name -> what has it
     for entry in Store(folder.parents[3]):

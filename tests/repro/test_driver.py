@@ -136,7 +136,7 @@ def test_finished_cells_of_other_code_are_told_once(planned, store, capfd, monke
     said = capfd.readouterr().err
     assert said.count("were trained or evaluated by other code") == 1 and "changed: a.py, b.py." in said
     assert f"WARNING: 1 of {len(again.cells)} finished cells" in said and said.count(str(folder)) == 1
-    command = re.search(r"the same command: (rm -r .*)", said)[1]
+    command = re.search(r"trained them: (rm -r .*)", said)[1]
     assert subprocess.run(command, shell=True, check=False).returncode == 0 and not folder.exists()
 
 

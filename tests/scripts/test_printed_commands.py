@@ -15,9 +15,7 @@ from repro import plugins
 from repro.errors import ConfigError
 from repro.identity import pair
 from repro.store import elsewhere
-from tasks.commands import try_data
 from tasks.config import compose
-from tasks.config.files import quoted
 from tasks.config.request import TRAIN, Request, parsed, settable
 from tasks.data import DataError, open_data
 from tasks.data.read.guess import guess
@@ -107,9 +105,6 @@ def test_commands_of_errors_are_read_as_they_were_meant_from_any_folder(tmp_path
     assert (name, cell, parsed(path).value) == ("evaluate", "CELL", str(store / "only"))
     name, (what, of, option, root) = words(said(open_data, {"name": "imdb"}, store))
     assert (name, what, of, option, root) == ("data", "fetch", "imdb", "--root", str(store))
-    typed = Request.read([f"data.path={quoted(str(store))}", "data=multi30k"])
-    name, given = words(said(try_data.check_file, typed))
-    assert given == ["-m", "task=TASK", *typed.typed, "mapping=softmax,sparsemax"]
 
 
 @pytest.mark.parametrize("file", ["mine.py", "/x/mine-2.py", f"/x/{STRANGE}/mine.py", "ü [1].py", 'a"b.py'])

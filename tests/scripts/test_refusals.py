@@ -95,7 +95,7 @@ EARLY = [
     (["try.py", "data.path=nowhere/at/all"], "no file or folder nowhere/at/all"),
     (["try.py", "data.path=notes.md"], "notes.md ends in none of .csv"),
     (["try.py", "my pairs.tsv"], "write data.path='my pairs.tsv'"),
-    (["try.py", "data.pth=mine.csv"], "data.pth is unknown (did you mean 'data.path'?)"),
+    (["try.py", "data.pth=mine.csv"], "set data.path to a file or folder"),
 ]
 
 
@@ -120,8 +120,8 @@ LATE = [
     (["export.py", "toy/softmax"], "required: FOLDER"),
     (["data.py", "ftch", "toy"], "did you mean 'fetch'"),
     (["data.py", "fetch", "snli_20k"], "mirror"),
-    (["data.py", "fetch", "toy", "--path", "nowhere"], "data.path is unknown"),
-    (["data.py", "show", "duc2004", "--path", "nowhere"], "nowhere"),
+    (["data.py", "fetch", "toy", "data.path=nowhere"], "data.path is unknown"),
+    (["data.py", "show", "duc2004", "data.path=nowhere"], "nowhere"),
     (["data.py", "show", "table", "data.path=nowhere", "data.txt=a"], "did you mean 'text'"),
     (["data.py", "show", "table", "seed=1"], "data.KEY=VALUE"),
     (["data.py", "features", "--path", "nowhere", "--check"], "there is no feature store"),

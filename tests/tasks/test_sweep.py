@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -70,7 +69,10 @@ def test_a_glob_takes_what_fits_and_names_the_rest(resolved):
     assert {n for (n,) in cells(some, "mapping.name")} == {"softmax", "sparsecone", "sparsehourglass", "sparsemax"}
     # a parameter that a mapping does not have: those that have it are swept
     lam = resolved("mapping=glob([soft*,fused*])", "mapping.lam=0.1,0.2")
-    assert "fusedmax" in {n for (n,) in cells(lam, "mapping.name")} and "mapping.lam" in lam.left_out["mapping=softmax"]
+    assert (
+        "fusedmax" in {n for (n,) in cells(lam, "mapping.name")}
+        and "mapping.lam" in lam.left_out["mapping=softmax, mapping.lam=0.1"]
+    )
 
 
 def test_a_mapping_without_the_swept_parameter_runs_once(resolved, capsys):
@@ -144,15 +146,14 @@ def test_errors(resolved, plugin, line):
     assert all(text.strip() in str(caught.value) for text in said), caught.value
 
 
-def test_an_experiment_has_its_rows_and_grids_or_is_unknown(tmp_path, monkeypatch):
+def test_an_experiment_has_its_rows_and_grids_or_is_unknown(tmp_path):
     request = Request.read(["seeds=1,2", "profile=paper", "rows=sparsehourglass"], REPRODUCE, ["laha2018_table2"])
     (plan,) = reproduce.outlined(request)
     one, slots = plan.experiment, plan.slots
     assert one.seeds == (1, 2) and [row.label for row in one.rows] == ["sparsehourglass"]
     assert {w.config["mapping"]["q"] for w in slots} == set(grid("sparsehourglass")["q"])
     assert {w.seed for w in slots} == {1, 2}
-    monkeypatch.setattr(compare.records, "read", None)
-    with pytest.raises(ConfigError, match="did you mean 'demo'"):  # before cells are read
+    with pytest.raises(ConfigError, match="did you mean 'demo'"):
         compare.select(Store(tmp_path), {"experiment": "dmo"})
 
 
@@ -173,32 +174,24 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
     assert told["asked"] == ["mapping.gamma=1,2", "task=toy"] and "code" in told
 
 
-def test_seeds_can_be_added_to_a_sweep(tmp_path, capsys):
-    place, root = f"paths.outputs={tmp_path}", tmp_path / "sweeps"
+def test_seeds_can_be_added_to_a_sweep(tmp_path):
+    def asked(*words):
+        return read("task=toy", "mapping=softmax,sparsemax", f"paths.outputs={tmp_path}", *words)
 
-    def grown(*words):
-        asked = read("task=toy", "mapping=softmax,sparsemax", place, *words)
-        return asked, sweep.grown(asked, sweep.outline(asked), sweep.earlier(asked, root))
-
-    first, same = grown("seed=1,2", "sweep=mine")
-    assert same is first, "there is no such sweep yet"
-    folder = sweep.folder_of(root, first, sweep.outline(first))
+    first, root = asked("seed=1,2", "sweep=mine"), tmp_path / "sweeps"
+    folder = sweep.folder_of(root, first, sweep.whole(first))
     made = [{"cell": "toy/softmax/0", "seed": seed} for seed in (1, 2)]
     compare.write_manifest(folder, sweep.lasting(first), made)
-    asked = {"seed=3": "1,2,3", "seed=3,1": "1,2,3", "seed=1": "1,2", "": "1,2"}
-    for words, seeds in (asked | {"seed=range(7,9) runtime.workers=3": "1,2,7,8"}).items():
-        _, more = grown("sweep=mine", *words.split())
-        assert [w for w in more.typed if w.startswith("seed")] == [f"seed={seeds}"] and "seed=3" not in more.overrides
-        assert {w.seed for w in sweep.outline(more).slots} == {int(n) for n in seeds.split(",")}
-        assert sweep.folder_of(root, more, sweep.outline(more)) == folder
-        assert f"it had the seeds 1, 2; it now has seed={seeds}" in capsys.readouterr().err
-    for words in (["seed=1,2"], ["seed=3,2,1"]):
-        asked, more = grown("sweep=mine", *words)
-        assert more is asked and capsys.readouterr().err == ""
-    asked, more = grown("seed=3")
-    assert more is asked, "a sweep without a name is a new one"
+    for words in ("seed=3,2,1 runtime.workers=3", "seed=1,2"):
+        more = asked("sweep=mine", *words.split())
+        found = sweep.whole(more)
+        assert {1, 2} <= {w.seed for w in found.slots} and sweep.folder_of(root, more, found) == folder
+    for words, seeds in (("seed=3", "1,2,3"), ("seed=1", "1,2"), ("", "1,2"), ("seed=range(7,9)", "1,2,7,8")):
+        with pytest.raises(ConfigError, match=f"with the seeds 1, 2; name them, too: seed={seeds}$"):
+            sweep.whole(asked("sweep=mine", *words.split()))
+    assert {w.seed for w in sweep.whole(asked("seed=3")).slots} == {3}, "a sweep without a name is a new one"
     with pytest.raises(ConfigError, match="only seeds can be added"):
-        grown("sweep=mine", "seed=3", "optim.lr=0.3")
+        sweep.whole(asked("sweep=mine", "seed=1,2,3", "optim.lr=0.3"))
 
 
 def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
@@ -271,14 +264,6 @@ def test_a_store_that_can_only_be_read_shows_the_table_and_names_the_next_step(t
     with pytest.raises(StoreError, match="no files were written: Read-only file system; to=FOLDER"):
         compare.show([], tmp_path, "The title", [], [])
     assert "The title" in capsys.readouterr().out
-
-
-def test_compare_takes_the_plugins_of_a_sweep_by_name_and_runs_none(tmp_path, monkeypatch):
-    named = {"mine": ("ours.py",), "none": (), "both": ("a.py", "ours.py")}
-    made = [SimpleNamespace(cell_id=k, plugins=v, config={"mapping": {"name": "x"}}, flat={}) for k, v in named.items()]
-    monkeypatch.setattr(compare.records, "read", lambda *_, **__: SimpleNamespace(records=made, lost=[]))
-    found, _ = compare.select(Store(tmp_path), {"plugins": "[elsewhere/ours.py]"})
-    assert {one.cell_id for one in found} == {"mine", "both"}
 
 
 def test_add_with_several_points():

@@ -77,8 +77,8 @@ def test_a_limit_refuses_examples_that_are_sorted_by_class(sizes):
 
 
 # what is typed beside a path, if it is there
-REFUSED = {"task=snli": "task=snli does not fit", "task=vqa": "train.py -m task=vqa", "optim.lr=1,2": "several values"}
-REFUSED |= {"train.max_epoch=2": "did you mean 'max_epochs'", "data=multi30k": "train.py -m task=TASK data=multi30k"}
+REFUSED = {"task=snli": "task=snli does not fit", "task=vqa": "train.py takes others", "optim.lr=1,2": "several values"}
+REFUSED |= {"train.max_epoch=2": "did you mean 'max_epochs'", "data=multi30k": "train.py takes others"}
 REFUSED |= {"profile=paper": "'paper' is unknown"}
 
 

@@ -138,19 +138,10 @@ def test_what_an_evaluation_cannot_set_is_refused(trained, override, said):
         evaluation_config(trained[0].config, [override])
 
 
-# the command in a manifest, and what is said of it
-STEPS = dict.fromkeys(("rm -r /", "train.py 'x"), "then the command that trained it")
-STEPS |= {"train.py -m task=toy 'data.path=a b' x;y": "&& python scripts/train.py -m task=toy 'data.path=a b' 'x;y'"}
-
-
-@pytest.mark.parametrize("command, step", STEPS.items())
-def test_a_model_of_other_code_says_so_once_with_the_command_that_trains_it_again(
-    trained, monkeypatch, caplog, command, step
-):
+def test_a_model_of_other_code_says_so_once(trained, monkeypatch, caplog):
     cell, outputs = trained
     folder = cell.entry(Store(outputs)).folder
-    made = {"code": {"commit": "abc"}, "command": command}
-    monkeypatch.setattr(finding, "read_json", lambda path: made)
+    monkeypatch.setattr(finding, "read_json", lambda path: {"code": {"commit": "abc"}})
     monkeypatch.setattr(finding, "_TOLD", set())
     load_cell(folder)
     assert not caplog.messages, "no code has changed"
@@ -159,7 +150,7 @@ def test_a_model_of_other_code_says_so_once_with_the_command_that_trains_it_agai
     load_cell(folder)
     evaluate(str(folder), ["decode.beam=1"])
     (told,) = [record.message for record in caplog.records if record.levelname == "WARNING"]
-    said = "by other code (commit abc) than today's; changed: mine.py", step, f"rm -r {folder}"
+    said = "by other code (commit abc) than today's; changed: mine.py", f"the command that trained them: rm -r {folder}"
     assert all(one in told for one in said)
     monkeypatch.setattr(finding, "_TOLD", set())
     exported = shutil.copytree(folder, outputs / "elsewhere", dirs_exist_ok=True)

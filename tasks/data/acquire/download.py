@@ -17,6 +17,7 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import locked, verify, writing_to
 from tasks.data.progress import Progress
 
+TIMEOUT = 30.0  # seconds without data before giving up
 fetching_off: ContextVar[bool] = ContextVar("off", default=False)
 
 
@@ -36,7 +37,6 @@ def download(
     progress: Progress,
     sha256: str | None = None,
     size: int | None = None,
-    timeout: float = 30.0,
     *,
     name: str = "",
     secret: Mapping[str, str] | None = None,
@@ -49,7 +49,6 @@ def download(
     Args:
         sha256, size: expected hash and size in bytes; if unknown, the size is taken from the server's response, and the
             hash is not checked.
-        timeout: seconds without data before giving up.
         name: name of the data set, for messages.
         secret: headers that are sent only to this server, not to servers that it redirects to.
 
@@ -68,7 +67,7 @@ def download(
         try:
             if sha256 is None:
                 part.unlink(missing_ok=True)
-            expected = _receive(url, secret or {}, part, progress, size, timeout)
+            expected = _receive(url, secret or {}, part, progress, size)
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             have = part.stat().st_size if part.exists() else 0
             step = f"check the network and run the same command again ({have:,} bytes are here)"
@@ -92,9 +91,7 @@ _GONE = "it has moved or was withdrawn: see `source` in its manifest (data/manif
 _ANSWERS = {401: _REFUSED, 403: _REFUSED, 404: _GONE, 410: _GONE}
 
 
-def _receive(
-    url: str, secret: Mapping[str, str], part: Path, progress: Progress, size: int | None, timeout: float
-) -> int | None:
+def _receive(url: str, secret: Mapping[str, str], part: Path, progress: Progress, size: int | None) -> int | None:
     """Append the data that `part` lacks; return the expected size of the whole file."""
     have, request = part.stat().st_size if part.exists() else 0, urllib.request.Request(url)
     if have:
@@ -102,7 +99,7 @@ def _receive(
     for key, value in secret.items():
         request.add_unredirected_header(key, value)
     try:
-        response = urllib.request.urlopen(request, timeout=timeout)
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: nothing left to send, because the part is complete or too long
             raise

@@ -75,8 +75,7 @@ def located(manifest: Mapping[str, Any], path: str | None, root: Path) -> Path:
     if path is None:
         raise DataUnavailable(f"{manifest['name']} is not here", f"data.path is not set; {root}", manifest["get"])
     if not Path(path).is_dir():
-        there = "is not a folder" if Path(path).exists() else "does not exist"
-        raise DataUnavailable(f"the folder {path} {there}", f"data.path={path}", manifest["get"])
+        raise DataUnavailable(f"there is no folder {path}", f"data.path={path}", manifest["get"])
     return Path(path)
 
 

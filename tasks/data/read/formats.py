@@ -22,9 +22,8 @@ import sys
 import zlib
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -203,40 +202,25 @@ def check_fields(entry: Any, fields: Fields, path: Path, where: str = "", line: 
 
 
 def json_lines(path: Path, fields: Fields) -> Iterator[tuple[int, dict]]:
-    """The JSON objects of a file with one object per line, and their line numbers.
-
-    Lines that are too long are left out and counted.
-    """
+    """The JSON objects of a file with one object per line, and their line numbers."""
     for number, text in numbered(path):
-        if len(text) > LONGEST_TEXT:
-            count(f"lines of {path.name} left out: more than {LONGEST_TEXT:,} characters")
-        else:
-            entry = parse_json(text, path, number, f"write each record as one line, as in .jsonl; or {AGAIN}")
-            yield number, check_fields(entry, fields, path, line=number)
+        entry = parse_json(text, path, number, f"write each record as one line, as in .jsonl; or {AGAIN}")
+        yield number, check_fields(entry, fields, path, line=number)
 
 
 def dialect(path: Path, delimiter: str) -> dict[str, Any]:
-    """The options of the csv module that fit the first 50 rows of a table best: the usual `delimiter`, or , ; tab | instead.
+    """The options of the csv module for a table: the usual `delimiter`, or the most frequent of , ; tab | in a first line without it.
 
     Cells between tabs are in quotes if all that contain quotes are, and some contain doubled ones. Raises DataError if all column
     names are in quotes without this sign.
     """
-    lines = [f"{text}\n" for _, text in islice(numbered(path), 50)]
-    best, most = delimiter, 1
-    for one in dict.fromkeys([delimiter, *",;\t|"]):
-        quoting = csv.QUOTE_NONE if one == delimiter == "\t" else csv.QUOTE_MINIMAL
-        sizes: list[int] = []
-        with suppress(csv.Error):
-            sizes += [len(row) for row in csv.reader(lines, delimiter=one, quoting=quoting) if row]
-        if sizes and sizes[0] > most and sizes.count(sizes[0]) >= 0.9 * len(sizes):
-            best, most = one, sizes[0]
-            if one == "\t":  # which few texts contain
-                break
+    first = next(text for _, text in numbered(path) if text.strip())
+    best = delimiter if delimiter in first else max([delimiter, *",;\t|"], key=first.count)
     quoted = True
     if best == delimiter == "\t":
         found = [cell for _, line in numbered(path) if '"' in line for cell in line.split("\t") if '"' in cell]
         quoted = any('""' in cell[1:-1] for cell in found) and all(map(_CELL.fullmatch, found))
-        if not quoted and all(map(_CELL.fullmatch, lines[0].rstrip("\n").split("\t"))):
+        if not quoted and all(map(_CELL.fullmatch, first.split("\t"))):
             step = "save it as .csv, where cells may be in quotes"
             raise damaged(path, "its cells are in quotes", "cells without quotes between tabs", line=1, step=step)
     return {"delimiter": best, "quoting": csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE}
@@ -270,7 +254,7 @@ def table(path: Path, columns: tuple[str, ...], **dialect: Any) -> Iterator[tupl
 
 def cells(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
     """The cells of each row of a table, the header line included, each with the number of its last line."""
-    csv.field_size_limit(sys.maxsize if dialect.get("quoting") == csv.QUOTE_NONE else LONGEST_TEXT)
+    csv.field_size_limit(sys.maxsize)  # texts that are too long are left out and counted, as of other formats
     reader = csv.reader((f"{text}\n" for _, text in numbered(path)), strict=True, **dialect)
     last, recent = 0, deque[list[str]](maxlen=100)
     try:
@@ -285,10 +269,7 @@ def cells(path: Path, **dialect: Any) -> Iterator[tuple[int, list[str]]]:
             yield last, row
     except csv.Error as error:
         line, problem, step = max(reader.line_num, 1), f"not a row of a table ({error})", AGAIN
-        if "field limit" in str(error):
-            problem = f"a cell has more than {LONGEST_TEXT:,} characters"
-            step = "shorten it, leave the row out, or close its quotes"
-        elif line - last > 1:
+        if line - last > 1:
             step, line = _unquote(last + 1, last + 1 if "end of data" in str(error) else line), last + 1
             problem = f"a quote is not closed ({error})"
         raise damaged(path, problem, "rows of a table", line=line, step=step) from error

@@ -49,13 +49,11 @@ class Guess:
         kind: pairs, summaries (pairs with a column named like a summary), text or texts (one or two, with a class).
         options: the name of the data set and the options to set, as in configs/data.
         said: the guess in words.
-        otherwise: how to correct the guess.
     """
 
     kind: str
     options: Mapping[str, Any]
     said: str
-    otherwise: str
 
 
 @dataclass(frozen=True)
@@ -143,7 +141,7 @@ def _line_files(folder: Path, settings: Mapping[str, Any]) -> Guess | None:
     sides = [side or rest.pop(0) for side in sides]
     options = {"name": "files"} | _sides(*map(str, sides))
     said = f"{folder.name}: pairs of texts, line by line, from {stem}.{sides[0]} to {stem}.{sides[1]}"
-    return Guess("pairs", options, said, f"data.source_lang={sides[1]} data.target_lang={sides[0]}")
+    return Guess("pairs", options, said)
 
 
 def _columns(file: Path, settings: Mapping[str, Any]) -> tuple[list[Column], bool]:
@@ -256,11 +254,9 @@ def _table(file: Path, columns: Sequence[Column], texts: Sequence[str], label: s
     values = sorted(next(c for c in columns if c.name == label).values)
     classes = ", ".join(values[:5]) + (", ..." if values[5:] else "")
     options = {"name": "table", "text": list(texts), "label": label}
-    what, other = "a text", "data.text=COLUMN data.label=COLUMN"
-    if len(texts) == 2:
-        what, other = "two texts", f"{setting(text=texts[0])} (only one of the texts)"
+    what = "a text" if len(texts) == 1 else "two texts"
     said = f"{file.name}: {columns[0].rows:,} rows; {what} ({' and '.join(texts)}) with a class ({label}: {classes})"
-    return Guess("text" if len(texts) == 1 else "texts", options, said, other)
+    return Guess("text" if len(texts) == 1 else "texts", options, said)
 
 
 def _pairs(
@@ -284,11 +280,10 @@ def _pairs(
             raise _headless(file, columns)
         first = " / ".join(c.cells[0][:30] for c in columns)
         said = f"{rows}, from the first column to the second; no header line: the first pair is {first}"
-        other = "data.source=NAME data.target=NAME (if the first line is a header)"
-        return Guess("pairs", {"name": "files"}, said, other)
+        return Guess("pairs", {"name": "files"}, said)
     kind = "summaries" if target.lower() in SUMMARIES else "pairs"
     options = {"name": "files"} | _sides(source, target)
-    return Guess(kind, options, f"{rows}, from {source} to {target}", setting(source=target, target=source))
+    return Guess(kind, options, f"{rows}, from {source} to {target}")
 
 
 def _sides(source: str, target: str) -> dict[str, str]:

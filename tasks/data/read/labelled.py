@@ -42,10 +42,12 @@ def labelled_set(
     left_out = f"Examples without a label left out: {', '.join(f'{n} {s}' for s, n in dropped.items())}."
     notes = [left_out] if any(dropped.values()) else []
     notes += [manifest["note"]] if manifest.get("note") else []
-    records = standardised(kept)
+    train = kept["train"][0]
+    mean, scale = train.mean(0), train.std(0)
+    varies = scale > 1e-12 * np.abs(mean).clip(1)
+    records = {s: Labelled((x[:, varies] - mean[varies]) / scale[varies], y) for s, (x, y) in kept.items()}
     found = {s: len(y) for s, (_, y) in kept.items()}
-    about = {"labels": list(names)}
-    more = {"sources": sources, "counts": found, "notes": notes, "about": about}
+    more = {"sources": sources, "counts": found, "notes": notes, "about": {"labels": list(names)}}
     return make(manifest, "features", lambda progress: records, provenance, **more)
 
 
@@ -58,21 +60,6 @@ def feature(cell: str, path: Path, line: int, what: str = "", step: str = CORREC
         return value
     except ValueError as error:
         raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step) from error
-
-
-def checked(x: np.ndarray, path: Path) -> np.ndarray:
-    """Features of a file. Raises DataError unless all are numbers with absolute values of at most LARGEST."""
-    if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
-        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
-    return x
-
-
-def standardised(splits: Arrays) -> dict[str, Labelled]:
-    """Scale features to mean 0 and variance 1 on train, and remove those that are constant there."""
-    train = splits["train"][0]
-    mean, scale = train.mean(0), train.std(0)
-    varies = scale > 1e-12 * np.abs(mean).clip(1)
-    return {s: Labelled((x[:, varies] - mean[varies]) / scale[varies], y) for s, (x, y) in splits.items()}
 
 
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -105,7 +92,10 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
         if values is not None and set(values) == {"0", "1"}:
             found = [found[values.index("1")]]
         y[name] = found[0] if name in labels else parts.extend(found)
-    return checked(np.stack([part.astype(float) for part in parts], 1), path), np.stack([y[n] for n in labels], 1)
+    x = np.stack([part.astype(float) for part in parts], 1)
+    if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
+        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
+    return x, np.stack([y[n] for n in labels], 1)
 
 
 def plain(name: str) -> str:

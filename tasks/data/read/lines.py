@@ -4,6 +4,7 @@ import io
 import mmap
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
 from tasks.data.progress import Progress
 from tasks.data.read import formats
-from tasks.data.records import Pair, View, clean
+from tasks.data.records import Mapped, Pair, View, clean
 
 
 class FileLines(View):
@@ -72,27 +73,19 @@ def same_length(files: Sequence[Path], lines: Sequence[Sequence[str]]) -> None:
         raise DataError("parallel files have different numbers of lines", counts, step)
 
 
-class LinePairs(View):
-    """Pairs from parallel files.
+def paired(files: Sequence[Path]) -> Mapped:
+    """The pairs in parallel files: of sources, and of one or more references; an empty line means that a reference is missing.
 
-    Args:
-        source: file of sources.
-        references: one or more files of references; an empty line means that this reference is missing.
-
-    Raises:
-        DataError: the files have different numbers of lines.
+    Raises DataError if the files have different numbers of lines.
     """
+    sides = [Lines(path) for path in files]
+    same_length(files, sides)
+    return Mapped(range(len(sides[0])), partial(_pair, sides))
 
-    def __init__(self, source: Path, references: Sequence[Path]) -> None:
-        self.source, self.references = Lines(source), [Lines(path) for path in references]
-        same_length((source, *references), (self.source, *self.references))
 
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def record(self, i: int) -> Pair:
-        texts = [clean(lines[i]) for lines in self.references]
-        return Pair(clean(self.source[i]), tuple(t for t in texts if t) or ("",))
+def _pair(sides: Sequence[Sequence[str]], i: int) -> Pair:
+    source, *references = (clean(lines[i]) for lines in sides)
+    return Pair(source, tuple(filter(None, references)) or ("",))
 
 
 def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
@@ -110,17 +103,17 @@ def find_file(places: Sequence[Path], names: Sequence[str], get: str) -> Path:
 
 def line_pairs(
     places: Sequence[Path], names: Mapping[str, Sequence[Sequence[str]]], get: str, progress: Progress
-) -> tuple[dict[str, LinePairs], dict[str, list[str]]]:
+) -> tuple[dict[str, Mapped], dict[str, list[str]]]:
     """The pairs of each split in parallel files, and the sha256 of these files.
 
     Args:
         names: split -> for its source, and for each of its references, the names that the file may have.
     Raises:
-        DataError: as in `find_file` and `LinePairs`.
+        DataError: as in `find_file` and `paired`.
     """
     splits, hashes = {}, {}
     for split, sides in names.items():
         files = [find_file(places, side, get) for side in sides]
         progress.step(f"verifying {' and '.join(path.name for path in files)}")
-        splits[split], hashes[split] = LinePairs(files[0], files[1:]), [sha256_of(path) for path in files]
+        splits[split], hashes[split] = paired(files), [sha256_of(path) for path in files]
     return splits, hashes

@@ -23,6 +23,7 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats
 from tasks.data.read.formats import check_fields, count, damaged, json_lines, numbered, table
 from tasks.data.read.labelled import AS_LISTS, is_list
+from tasks.data.read.labelled import CORRECT as STEP
 from tasks.data.read.splits import ENOUGH, normalized
 from tasks.data.records import clean, subset
 
@@ -35,7 +36,6 @@ PART = re.compile(r"(train|dev|val\w*|test)-\d+-of-\d+\.(csv|jsonl?|parquet)")  
 FILES = ((".csv",), (".tsv",), (".jsonl",), (".json",), (".parquet",))
 DELIMITERS = {".csv": ",", ".tsv": "\t"}  # usual ones
 WARNED = 0.1  # the footer warns if a larger share of the texts is left out
-STEP = "correct the file, or the options data.* that say how it is read"
 SCALARS = (str, int, float, bool, type(None))
 Files = Mapping[str, tuple[Path, ...]]
 
@@ -108,8 +108,7 @@ def find(path: str | None, layouts: Sequence[tuple[str, ...]], needed: Sequence[
     if not by_split and [*map(len, filter(None, pairs))] == [2]:  # the only pair such as x.en and x.fr
         return {WHOLE: next(filter(None, pairs))}
     if missing and set(by_split) != {"test"}:
-        names = {s: [" and ".join(name + end for end in one) for name in STEMS[s] for one in layouts] for s in missing}
-        looked = "; ".join(f"{split}: {', or '.join(any_of)}" for split, any_of in names.items())
+        looked = f"{' and '.join('|'.join(STEMS[split]) for split in missing)} with {wanted}"
         held = ", ".join(str(file.relative_to(place)) for file in files[:12]) or "nothing"
         what, where = f"{place}: no file for {' and '.join(missing)}", f"looked for {looked}. The folder holds {held}"
         step = "use one of these names; or set data.path to a folder that has them, or to one file, which is split by content"
@@ -131,19 +130,14 @@ def _there(folder: Path, stem: str, layout: Sequence[str]) -> tuple[Path, ...]:
     return tuple(path for files in found for path in files) if all(found) else ()
 
 
-def packing(path: Path) -> str:
-    """The ending of a file's compression, or ""."""
-    return path.suffix if path.suffix in PACKED[1:] else ""
-
-
 def ending(path: Path) -> str:
     """The ending of a file name, without that of its compression."""
-    return Path(path.stem).suffix if packing(path) else path.suffix
+    return (Path(path.stem) if path.suffix in PACKED[1:] else path).suffix
 
 
 def stem(path: Path) -> str:
     """A file name without its `ending` and that of its compression."""
-    return path.name.removesuffix(packing(path)).removesuffix(ending(path))
+    return (path.stem if path.suffix in PACKED[1:] else path.name).removesuffix(ending(path))
 
 
 def dialect(path: Path) -> dict[str, Any]:

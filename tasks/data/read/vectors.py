@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from itertools import takewhile
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, numbered
 
 COUNTED = "ppmi"  # used instead of a file name
-_NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 _DECIMAL = re.compile(
     r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?"
 )  # so far left in a line, a number too many; not a word of a phrase
@@ -37,14 +35,13 @@ def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tup
         parts = line.rstrip(" ").split(" ")
         if number == 1:
             header = re.fullmatch(r"\d+ (\d+) *", line)
-            dim = int(header[1]) if header else _numbers_at_end(parts[1:])
+            dim = int(header[1]) if header else len(parts) - 1
             expected = f"a word and {dim} numbers, by the first line"
             if header:
                 continue
         extra = len(parts) > dim + 1 and _DECIMAL.fullmatch(parts[-dim - 1])
         if len(parts) <= dim or not dim or extra:
-            held = _numbers_at_end(parts[1:])
-            raise damaged(path, f"it holds {held} numbers", expected, line=number, step=_STEP)
+            raise damaged(path, f"it holds {len(parts) - 1} numbers", expected, line=number, step=_STEP)
         word = " ".join(parts[:-dim])
         if word not in wanted or word in seen:
             continue
@@ -62,10 +59,6 @@ def read_vectors(path: Path, wanted: Collection[str], progress: Progress) -> tup
         raise DataError(f"{path.name} has no word of the texts", str(path), "check encode.vectors and encode.lowercase")
     progress.say(f"{path.name} has vectors for {len(words):,} of {len(wanted):,} words of the training texts")
     return words, np.stack(rows), number
-
-
-def _numbers_at_end(parts: Sequence[str]) -> int:
-    return sum(1 for _ in takewhile(_NUMBER.fullmatch, reversed(parts)))
 
 
 def counted_vectors(texts: Iterable[Sequence[str]], words: Sequence[str], dim: int) -> np.ndarray:

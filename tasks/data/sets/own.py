@@ -23,7 +23,7 @@ from tasks.data.progress import Progress
 from tasks.data.read import formats, own
 from tasks.data.read.formats import count, damaged
 from tasks.data.read.labelled import AS_LISTS, is_list, joined
-from tasks.data.read.lines import LinePairs
+from tasks.data.read.lines import paired
 from tasks.data.read.own import setting
 from tasks.data.records import Example, Pair, clean, subset
 
@@ -52,7 +52,7 @@ def sides(options: Any) -> tuple[str, str]:
 
 def _pairs(paths: tuple[Path, ...], names: tuple[str, str], headed: bool) -> Sequence[Pair]:
     if len(paths) == 2:
-        lines = LinePairs(paths[0], paths[1:])
+        lines = paired(paths)
         kept = [i for i, pair in enumerate(lines) if pair.source and pair.references[0]]
         count(f"lines of {paths[0].name} and {paths[1].name} left out: a blank text", len(lines) - len(kept))
         return lines if len(kept) == len(lines) else subset(lines, kept)
@@ -79,26 +79,13 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 MISSING = {"", "-", "?", "nan", "NaN", "NAN", "NA", "<NA>", "N/A", "n/a", "#N/A", "null", "NULL", "None"}
 
 
-def columns() -> Any:
-    """An option with the name of one column, or a list of one or two; the value is always a list."""
-
-    def read(value: Any) -> list[str]:
-        names = [value] if isinstance(value, str) else value
-        listed = isinstance(names, list) and all(isinstance(name, str) and name.strip() for name in names)
-        if not listed or not 1 <= len(names) <= 2 or len(set(names)) < len(names):
-            raise ValueError("must be a column name, or two different names such as [premise,hypothesis]")
-        return list(names)
-
-    return option(list, read, "columns of texts")
-
-
 def names(help: str) -> Any:
-    """An option with a list of labels, each a text or a number."""
+    """An option with a list of names, each a text or a number; a single name is a list of one."""
 
     def read(value: Any) -> list[str]:
         listed = value if isinstance(value, list) else [value]
         if not all(isinstance(one, (str, int, float)) for one in listed):
-            raise ValueError("must be a list of labels, each a text or a number")
+            raise ValueError("must be a list of names, each a text or a number")
         return list(map(own.cell, listed))
 
     return option(list, read, help)
@@ -167,6 +154,8 @@ def _problems_of_pairs(options: Any) -> list[str]:
 
 def _problems_of_table(options: Any) -> list[str]:
     found = [f"label={options.label!r} is a column of data.text too"] if options.label in options.text else []
+    if not 1 <= len(set(options.text)) == len(options.text) <= 2 or "" in options.text:
+        found.append(f"text={options.text} must be a column name, or two different names such as [premise,hypothesis]")
     if len(set(options.classes)) != len(options.classes) or len(options.classes) == 1:
         found.append(f"classes={options.classes} must be at least two different names")
     return found
@@ -179,7 +168,7 @@ PAIRS = {
     "target": word(optional=True, help="column of the targets, like source"),
 }
 TABLE = {
-    "text": columns(),
+    "text": names("columns of texts, one or two"),
     "label": word(help="column of the class"),
     "classes": names("the classes in their order; []: those of the training examples"),
     "drop": names("labels of rows to leave out, such as [-1] for unlabelled ones"),

@@ -17,11 +17,11 @@ from repro.options import choice
 from tasks.data.acquire import sources
 from tasks.data.dataset import ENGLISH, DataSet, Loader, Manifest, Splits, cached_parts, fingerprint, make, split_pairs
 from tasks.data.files import sha256_of
-from tasks.data.manifests import mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files
 from tasks.data.options import languages
 from tasks.data.progress import Progress
 from tasks.data.read.formats import damaged, read_lines, read_text
-from tasks.data.read.lines import LinePairs, find_file, same_length
+from tasks.data.read.lines import find_file, paired, same_length
 from tasks.data.read.splits import normalized
 from tasks.data.records import AlignedPair, Gold, Pair, clean
 
@@ -38,10 +38,10 @@ def load_multi30k(manifest: Manifest, options: Any, root: Path, progress: Progre
     names = {split: [f"{stem}.{lang}.gz" for lang in about.values()] for split, stem in stems.items()}
     title = f"Multi30k {'-'.join(about.values())}, test set {options.test_set}"
     mirror, wanted = options.mirror or sources.found(manifest, root), tuple(chain(*names.values()))
-    files, hashes = mirror_files(manifest, mirror, wanted), mirror_hashes(manifest)
+    files, hashes = mirror_files(manifest, mirror, wanted)
 
     def read(progress: Progress) -> Splits:
-        return {s: options.within(LinePairs(files[one], [files[two]])) for s, (one, two) in names.items()}
+        return {s: options.within(paired([files[name] for name in both])) for s, both in names.items()}
 
     origin = {split: [[hashes[name] for name in pair], options.bounds()] for split, pair in names.items()}
     more = {"limits": options.limits, "shortfalls": options.shortfall(), "about": about}
@@ -112,7 +112,7 @@ def read_pharaoh(path: Path) -> list[Gold]:
 
 def load_aligned(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load the sentences and their links."""
-    files, about = mirror_files(manifest, options.mirror), options.about()
+    (files, hashes), about = mirror_files(manifest, options.mirror), options.about()
     turn = 1 if options.source_lang == "en" else -1
 
     def read(progress: Progress) -> Splits:
@@ -122,7 +122,7 @@ def load_aligned(manifest: Manifest, options: Any, root: Path, progress: Progres
         return {"test": [AlignedPair(one, (other,), *map(frozenset, links)) for (one, other), links in turned]}
 
     title = f"Hansards {'-'.join(about.values())}, links of Och & Ney 2003"
-    sources = {"test": [mirror_hashes(manifest), about]}
+    sources = {"test": [hashes, about]}
     return make(manifest, KIND, read, title, sources=sources, limits=options.limits, about=about)
 
 
@@ -131,7 +131,7 @@ RECIPE = 2  # increased when the same files would give other pairs or splits
 
 def load_reuters(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
     """Load pairs split by content, since recurring reports are similar, and not by LEWISSPLIT, made for categories."""
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    files, hashes = mirror_files(manifest, options.mirror)
     rows = dict.fromkeys(
         row for name in sorted(files) for row in reuters_pairs(read_text(files[name], encoding="latin-1"))
     )

@@ -19,9 +19,9 @@ from tasks.data.acquire.sources import tar_files
 from tasks.data.dataset import SPLITS, DataSet, Loader, Manifest, Splits, make
 from tasks.data.errors import DataError, DataUnavailable
 from tasks.data.files import sha256_of
-from tasks.data.manifests import mirror_files, mirror_hashes
+from tasks.data.manifests import mirror_files
 from tasks.data.progress import Progress
-from tasks.data.read.formats import TOO_LONG, count, damaged, decode, json_lines, numbered, read_lines, table, too_long
+from tasks.data.read.formats import damaged, decode, json_lines, numbered, read_lines, table
 from tasks.data.read.lines import find_file
 from tasks.data.records import Example
 
@@ -29,7 +29,7 @@ KIND = "texts"
 CLASSES = ("entailment", "neutral", "contradiction")
 FIELDS = ("premise", "hypothesis")
 ABOUT = {"classes": list(CLASSES), "fields": list(FIELDS)}
-_LEAF = re.compile(r"\(\S+ ([^()\s]+)\)")
+_LEAF = re.compile(r"\([^()\s]+ ([^()\s]+)\)")
 _BRACKETS = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 _STARRED = re.compile(r"\*([^*]+)\*")
 
@@ -81,9 +81,6 @@ def read_published(path: Path, marked: Mapping[str, frozenset[str]] | None = Non
             continue
         if label not in CLASSES:
             raise damaged(path, f"gold_label is {label[:40]!r}", f"{', '.join(CLASSES)} or -", line=number)
-        if any(map(too_long, parses)):
-            count(f"lines of {path.name} left out: {TOO_LONG}")
-            continue
         texts = (leaves(parses[0]), leaves(parses[1]))
         yield Example(texts, CLASSES.index(label), (marked or {}).get(row["pairID"], frozenset()))
 
@@ -114,7 +111,7 @@ def load_subset(manifest: Manifest, options: Any, root: Path, progress: Progress
 
     They replace the highlights, which the mirror does not have.
     """
-    files, hashes = mirror_files(manifest, options.mirror), mirror_hashes(manifest)
+    files, hashes = mirror_files(manifest, options.mirror)
     function = manifest["function_words"].split()
     names = {"train": TRAIN} | {split: tuple(f"{column}.{split}" for column in COLUMNS) for split in ("dev", "test")}
 
@@ -156,7 +153,7 @@ def load_imdb(manifest: Manifest, options: Any, root: Path, progress: Progress) 
         archive = Path(options.path)
         counts = Counter(found[1] for found, _ in tar_files(archive, _MEMBER))
     elif options.mirror is not None:
-        (archive,) = mirror_files(manifest, options.mirror).values()
+        (archive,) = mirror_files(manifest, options.mirror)[0].values()
     elif sources.found(manifest, root) is not None:
         archive = sources.fetched(manifest, root, progress) / "aclImdb_v1.tar.gz"
     else:

@@ -80,7 +80,7 @@ def test_odd_signs_end_no_line(form, tmp_path):
     assert odd["train"] == read_of(form, tmp_path / "good")["train"]  # they are white space
 
 
-@pytest.mark.parametrize("form", ["lines", "tsv", "jsonl"])  # a csv file with such a cell is refused
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_word_of_two_megabytes_is_left_out_counted_and_remembered(form, tmp_path):
     start = time.process_time()
     found = opened_of(form, tmp_path / "x", lambda raw: raw.replace("é".encode(), b"x" * 2_000_000, 1))

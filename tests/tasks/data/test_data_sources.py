@@ -88,11 +88,11 @@ def test_what_was_damaged_since_or_on_its_way_is_named(server, tmp_path):
 
 def test_word_vectors_are_fetched_and_say_how_to_use_them(server, tmp_path):
     with pytest.raises(DataUnavailable, match="glove_840b was not fetched"):
-        data.fetch_vectors("glove_840b", tmp_path, NullProgress(), fetching=False)
+        data.verify("glove_840b", tmp_path)
     file = tmp_path / "glove_840b/glove.840B.300d/glove.840B.300d.txt"
-    said = data.fetch_vectors("glove_840b", tmp_path, NullProgress())
+    said = data.fetch("glove_840b", tmp_path)
     assert f"encode.vectors={file}" in said and file.read_text() == "the 1 2\ndog 3 4\n"
-    assert data.fetch_vectors("glove_840b", tmp_path, NullProgress(), fetching=False) == said
+    assert data.verify("glove_840b", tmp_path) == said
 
 
 def test_when_its_source_has_it_not_the_next_step_is_another(server, tmp_path):

@@ -16,8 +16,6 @@ from own_files import SPLITS, sentence, write_rows
 from refusals import refused
 from small_vqa2 import COLOURS, picture
 
-from tasks.commands.try_data import check_file
-from tasks.config.request import Request
 from tasks.data import DataError, DataUnavailable, NullProgress
 from tasks.data.read import own
 from tasks.data.read.guess import guess
@@ -90,7 +88,6 @@ FORMS = ["translation", "two files", "their folder", "parquet", "classes of parq
 @pytest.mark.parametrize("form", FORMS)
 def test_files_that_other_programs_write_are_guessed_and_read(tmp_path, opened, write, form):
     path, rows = save(tmp_path / "own", form, write)
-    check_file(Request.read([f"data.path={path}"]))
     options = guess(str(path), {}).options
     data = opened(options["name"], path=str(path), **{k: v for k, v in options.items() if k != "name"})
     splits = data.read(None)

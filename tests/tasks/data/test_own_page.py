@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
-from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from repro import cell as cells
@@ -24,7 +23,6 @@ from repro.tables import compare, runs
 from tasks import use
 from tasks.data import NullProgress
 from tasks.data.read.guess import guess
-from tasks.use.scoring import one_by_one
 
 WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]
 COMMON = ("train.max_epochs=1", "train.batch_size=16", "runtime.device=cpu", "runtime.workers=1")
@@ -68,9 +66,8 @@ def write(folder, rng: random.Random) -> None:
     table(folder / "weather.csv", ["a", "b", "c", "d", *names], rows)
     head = [f"@attribute {n} numeric" for n in "abcd"] + [f"@attribute {n} {{0,1}}" for n in names]
     (folder / "weather.arff").write_text("\n".join([*head, "@data", *(",".join(map(str, row)) for row in rows)]) + "\n")
-    (folder / "weather").mkdir()
     for split, part in (("train", slice(0, 60)), ("test", slice(60, 90))):
-        dump_svmlight_file(x[part], y[part].astype(int), str(folder / "weather" / f"{split}.svmlight"), multilabel=True)
+        table(folder / "weather" / f"{split}.csv", ["a", "b", "c", "d", *names], rows[part])
     (folder / "photos").mkdir()
     asked = []
     for i in range(70):
@@ -183,8 +180,6 @@ def named_by_their_places(cell, store, folder):
         return list(found.tests)
 
     assert [scored(name) for name in ("more", "b/more", "a & b/test")] == [["more"], ["b-more"], ["a_b-test"]]
-    assert one_by_one(["data.path=more,b/more", "x=1"]) == [["x=1", "data.path=more"], ["x=1", "data.path=b/more"]]
-    assert one_by_one(['data.path="a,b"']) == [['data.path="a,b"']] and one_by_one(["x=1"]) == [["x=1"]]
     assert scored(folder / "b" / "more") == ["b-more"] and scored("b/more", "data.name=third") == ["third"]
     assert scored("b/test.csv") == ["b-test"] and scored("b/Bücher 50%") == ["Bücher_50"]
     for wrong in ("more", "test", "a/b", "dev"):
