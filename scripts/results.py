@@ -7,7 +7,7 @@
     EXPERIMENT   first write the small records of its finished cells: {to}/records/EXPERIMENT_PROFILE.jsonl
     sweep        first write the records of a sweep of scripts/train.py -m: {to}/records/sweep_NAME.jsonl
     --claims     only test the papers' claims (configs/claims) on the records in {to}: prints the outcome, effect, 95 % interval,
-                 number of seeds and power of each; docs/claims.md shows them with pictures
+                 number of seeds and power of each, and writes <outputs>/claims.json; docs/claims.md shows them with pictures
     from         a folder with records of the same tables from another machine (scripts/on_gpu.sh), which are added
     to           the folder of the records and pages (docs/results)
 

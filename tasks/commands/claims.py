@@ -1,7 +1,10 @@
-"""Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as a page."""
+"""Test the papers' claims (configs/claims) on the records of tables, and write the outcomes as JSON and as a page."""
 
+import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -11,9 +14,10 @@ import numpy as np
 from repro.claims.claim import RULES, Claim, Paper
 from repro.claims.decide import Evidence, outcome_of
 from repro.claims.outcome import CONTRADICTED, DECIDED, EXCLUDED, OPEN, SUPPORTED, UNTESTABLE, UNTESTED, Outcome, Part
-from repro.files import templates
+from repro.files import templates, write_atomic
 from repro.report import pictures as drawings
 from repro.statistics import FEWEST, holm
+from repro.store import outputs_folder
 from repro.tables.blocks import Table
 from tasks.commands import records
 from tasks.config import compose
@@ -36,7 +40,7 @@ def of_tables(tables: Iterable[Table]) -> list[Outcome]:
 
 
 def write(results: Path) -> int:
-    """`scripts/results.py --claims`: test every claim on the records in `results` and print the outcomes.
+    """`scripts/results.py --claims`: test every claim on the records in `results`, print the outcomes, write <outputs>/claims.json.
 
     Returns exit status 0. Raises StoreError if a file of records cannot be read.
     """
@@ -47,10 +51,33 @@ def write(results: Path) -> int:
         part, claim, n = one.part, one.claim, f"n = {one.part.seeds}" if one.part.n else ""
         outcome, measured = one.outcome + _mark(one)[-1:], part.measured(one.decimals)
         print(f"{claim.id:3} {outcome:17} {claim.paper:13} {measured:28} {n:12} {claim.claim}")
+    path = Path(outputs_folder()) / "claims.json"
+    listed = [values(one, tables) for one in found]
+    write_atomic(path, (json.dumps(listed, indent=1, ensure_ascii=False) + "\n").encode())
     words = Counter(one.outcome for one in found)
     count = ", ".join(f"{words[word]} {word}" for word in (*DECIDED, OPEN, UNTESTED, UNTESTABLE) if words[word])
-    print(f"* changed or added after its records had been seen\n{count}\nthe page with pictures: docs/claims.md")
+    print(f"* changed or added after its records had been seen\n{count}")
+    print(f"claims: {path}; the page with pictures: docs/claims.md")
     return 0
+
+
+def told_of(parts: Iterable[Part]) -> list[dict[str, Any]]:
+    """Comparisons for a JSON file; numbers that are not known are left out."""
+    return [{k: v for k, v in asdict(part).items() if k != "slack" and v == v} for part in parts]
+
+
+def values(outcome: Outcome, tables: Iterable[Table] = ()) -> dict[str, Any]:
+    """An outcome for a JSON file; unknown numbers are None. Of an open claim, also what would decide it (`_lacking`)."""
+    asked = ("id", "claim", "here", "paper", "place", "metrics", "test", "margin", "direction")
+    part = outcome.part
+    effect, *interval = (v if math.isfinite(v) else None for v in (part.effect, part.low, part.high))
+    told = {"version": len(outcome.claim.history) + 1, "outcome": outcome.outcome, "counts": outcome.counts}
+    told |= {"effect": effect, "interval": interval, "n": part.n, "why": part.why, "p": outcome.p}
+    told |= {"chance": None if math.isnan(outcome.chance) else outcome.chance, "needs": outcome.needs}
+    told |= dict(zip(("more_runs", "more_hours"), _lacking(outcome, tables))) if not outcome.counts else {}
+    parts = told_of(outcome.parts)
+    forms = [{"form": o.claim.forms[0].form, "outcome": o.outcome, "parts": told_of(o.parts)} for o in outcome.forms]
+    return {k: getattr(outcome.claim, k) for k in asked} | told | {"parts": parts} | ({"forms": forms} if forms else {})
 
 
 # ---- the page
@@ -131,11 +158,11 @@ def _lost(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     return {"tests": len(tested)} | {name: _and(of) or "none" for name, of in lost.items()}
 
 
-def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
-    """The runs that would decide an open claim with a chance of 80 %: all that it lacks, over its rows and columns, and their
-    hours by the records' mean seconds a row."""
+def _lacking(outcome: Outcome, tables: Iterable[Table]) -> tuple[int, float] | tuple[None, None]:
+    """The runs that a claim lacks for a chance of 80 %, over its rows and columns, and their hours by the records' mean
+    seconds a row; None if over 100 a row."""
     if not outcome.needs:
-        return "more than 100 runs a row"
+        return None, None
     has = {}
     for part in outcome.parts:
         for column in part.columns or [part.column]:
@@ -144,7 +171,14 @@ def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
     for row in (row for t in tables if t.name == outcome.claim.experiment for block in t.blocks for row in block.own):
         seconds[row.label] += [cell.seconds for cell in row.results]
     lacking = [(row, max(outcome.needs - n, 0)) for (row, _), n in has.items()]
-    runs, hours = sum(n for _, n in lacking), sum(n * fmean(seconds[row] or [0]) for row, n in lacking) / 3600
+    return sum(n for _, n in lacking), sum(n * fmean(seconds[row] or [0]) for row, n in lacking) / 3600
+
+
+def _more(outcome: Outcome, tables: Iterable[Table]) -> str:
+    """The runs that would decide an open claim, as text."""
+    runs, hours = _lacking(outcome, tables)
+    if runs is None:
+        return "more than 100 runs a row"
     return f"{outcome.needs} runs a row ({runs} more, {hours:.1f} hours)"
 
 

@@ -1,7 +1,8 @@
-"""docs/claims.md and docs/results: what the committed records give; what README says of them."""
+"""docs/claims.md, claims.json and docs/results: what the committed records give; what README says of them."""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from dataclasses import replace
@@ -13,7 +14,7 @@ from benchmarks.language_model import report
 from benchmarks.length import report as length
 from repro.claims.claim import Change, Claim, Form, Paper
 from repro.claims.decide import Evidence, outcome_of
-from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN
+from repro.claims.outcome import CONTRADICTED, EXCLUDED, OPEN, SUPPORTED
 from tasks.commands import claims, records, results
 from tasks.config import compose
 
@@ -106,6 +107,11 @@ def test_other_forms_of_a_claim_stand_below_its_table():
     assert "hold in another form" not in text, "it holds anyway"
     failed = claims.page([outcome((2.0, 2.1, 1.9), forms=one.claim.forms)], (), [WHO])
     assert "are not testable here**. Of those that fail, 7 hold in another form, named below.\n" in failed
+    said = claims.values(one)["forms"]
+    told = [{"form": "as printed", "outcome": SUPPORTED}, {"form": "in small", "outcome": "not tested"}]
+    assert [{k: of[k] for k in ("form", "outcome")} for of in said] == told
+    assert [p["row"] for p in said[0]["parts"]] == ["tuned"] and said[0]["parts"][0]["effect"] == 0
+    assert "forms" not in claims.values(outcome((0.1, -0.1)))
     rows = {"tuned": (2.0, 2.1, 1.9), "softmax": (0.0, 0.1, -0.1), "wide": (0.1, 0.4, 3.0), "other": (0.0, 0.0, 3.0)}
     scores = {"a": {row: dict(enumerate(found)) for row, found in rows.items()}}
     wide = replace(CLAIM, forms=(Form("as printed", ("wide", "other")),))
@@ -126,11 +132,16 @@ def test_all_pairs_of_runs_are_counted():
     assert claims.better([another]) == {}
 
 
-def test_a_claim_without_records_is_listed_with_the_reason():
+def test_a_claim_without_records_is_listed_with_the_reason_and_the_json_has_no_nan():
     found = claims.of_tables([])
     assert [o.claim.id for o in found] == sorted(c.id for p in compose.papers() for c in p.claims)
     assert all(o.part.why == (o.claim.told or "no finished cells") for o in found)
     assert claims.pictures(found) == {}
+    decided, one_seed = claims.values(outcome((0.1, -0.1, 0.05))), claims.values(outcome((0.1,)))
+    assert decided["outcome"] == SUPPORTED and decided["interval"][0] < decided["effect"] < decided["interval"][1]
+    assert (decided["n"], decided["paper"], decided["version"], decided["counts"]) == (3, "who2000", 1, True)
+    assert one_seed["effect"] is None and one_seed["interval"] == [None, None]
+    json.dumps([decided, one_seed], allow_nan=False)
 
 
 def test_an_open_claim_says_what_would_decide_it():
@@ -147,6 +158,9 @@ def test_an_open_claim_says_what_would_decide_it():
         assert found.outcome == OPEN and found.needs > 4 and len(found.parts) == 2 - pooled
         lacking = found.needs - 3, found.needs - 4
         runs, hours = 2 * sum(lacking), 2 * (lacking[0] + lacking[1] / 2)
+        told = claims.values(found, [table])
+        assert (told["more_runs"], told["more_hours"]) == (runs, hours)
         page = claims.page([found], [table], [WHO])
         assert f"{found.needs} runs a row ({runs} more, {hours:.1f} hours)" in page
-    assert "80 % would take more than 100 runs a row" in claims.page([replace(found, needs=0)], [table], [WHO])
+    hopeless = claims.values(replace(found, needs=0), [table])
+    assert hopeless["more_runs"] is None and "more_runs" not in claims.values(outcome((0.1, -0.1, 0.05)), [table])
