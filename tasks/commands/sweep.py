@@ -141,6 +141,19 @@ def earlier(request: Request, root: Path) -> dict[str, Any]:
     return before
 
 
+def grown(request: Request, outlined: Outline, before: Mapping[str, Any]) -> Request:
+    """The request with the seeds of an earlier sweep, from its manifest, in addition to its own."""
+    asked = dict.fromkeys(cell.seed for cell in outlined.slots)
+    known = dict.fromkeys(int(one["seed"]) for one in before.get("cells", ()))
+    if known.keys() <= asked.keys():
+        return request
+    every = ",".join(map(str, sorted(known | asked)))
+    told = f"it had the seeds {', '.join(map(str, sorted(known)))}"
+    print(f"sweep={request.sweep} exists already: {told}; it now has seed={every}", file=sys.stderr)
+    overrides, typed = ((*_without_seeds(words), f"seed={every}") for words in (request.overrides, request.typed))
+    return replace(request, overrides=overrides, typed=typed)
+
+
 def _without_seeds(words: Sequence[str]) -> list[str]:
     return [word for word in words if not word.lstrip("+~").startswith("seed=")]
 
@@ -167,7 +180,7 @@ def new_folder(root: Path, words: str) -> Path:
 
 def plan(request: Request) -> int:
     """Print the plan of a sweep, with the configurations that cannot be run. Returns exit status 0. Raises ConfigError."""
-    outlined = whole(request)
+    request, outlined = whole(request)
     tell(replace(outlined, wrong={}))
     one = outlined.experiment
     labelled = [(f"{one.columns[c.column].label}, {one.rows[c.row].label}", c) for c in outlined.slots]
@@ -178,7 +191,7 @@ def plan(request: Request) -> int:
 
 def main(request: Request) -> int:
     """Run a sweep; raises the same errors as `reproduce.main`. Returns the exit status, 1 if a cell failed."""
-    outlined = whole(request)
+    request, outlined = whole(request)
     tell(outlined)
     if outlined.wrong:  # a sweep starts only if every configuration that is named can run
         told = f"nothing was run, because of {short(', '.join(outlined.wrong))}"
@@ -188,15 +201,12 @@ def main(request: Request) -> int:
     return Sweep(reproduce.prepared([outlined], folder.name), store, request=request, folder=folder).run()
 
 
-def whole(request: Request) -> Outline:
-    """The cells of a sweep. Raises ConfigError as `earlier` does, and if the earlier sweep has further seeds."""
+def whole(request: Request) -> tuple[Request, Outline]:
+    """The request and its cells, with the seeds of an earlier sweep with the same name (`grown`)."""
     outlined = outline(request)
     before = earlier(request, reproduce.store_of(outlined.slots).root / "sweeps")
-    known, named = {int(one["seed"]) for one in before.get("cells", ())}, {cell.seed for cell in outlined.slots}
-    if not known <= named:
-        told = f"sweep={request.sweep} exists already, with the seeds {', '.join(map(str, sorted(known)))}"
-        raise ConfigError(f"{told}; name them, too: seed={','.join(map(str, sorted(known | named)))}")
-    return outlined
+    more = grown(request, outlined, before)
+    return (request, outlined) if more is request else (more, outline(more))
 
 
 def tell(outlined: Outline) -> None:

@@ -174,24 +174,32 @@ def test_a_sweep_is_never_overwritten_by_another(tmp_path):
     assert told["asked"] == ["mapping.gamma=1,2", "task=toy"] and "code" in told
 
 
-def test_seeds_can_be_added_to_a_sweep(tmp_path):
-    def asked(*words):
-        return read("task=toy", "mapping=softmax,sparsemax", f"paths.outputs={tmp_path}", *words)
+def test_seeds_can_be_added_to_a_sweep(tmp_path, capsys):
+    place, root = f"paths.outputs={tmp_path}", tmp_path / "sweeps"
 
-    first, root = asked("seed=1,2", "sweep=mine"), tmp_path / "sweeps"
-    folder = sweep.folder_of(root, first, sweep.whole(first))
+    def grown(*words):
+        asked = read("task=toy", "mapping=softmax,sparsemax", place, *words)
+        return asked, sweep.grown(asked, sweep.outline(asked), sweep.earlier(asked, root))
+
+    first, same = grown("seed=1,2", "sweep=mine")
+    assert same is first, "there is no such sweep yet"
+    folder = sweep.folder_of(root, first, sweep.outline(first))
     made = [{"cell": "toy/softmax/0", "seed": seed} for seed in (1, 2)]
     compare.write_manifest(folder, sweep.lasting(first), made)
-    for words in ("seed=3,2,1 runtime.workers=3", "seed=1,2"):
-        more = asked("sweep=mine", *words.split())
-        found = sweep.whole(more)
-        assert {1, 2} <= {w.seed for w in found.slots} and sweep.folder_of(root, more, found) == folder
-    for words, seeds in (("seed=3", "1,2,3"), ("seed=1", "1,2"), ("", "1,2"), ("seed=range(7,9)", "1,2,7,8")):
-        with pytest.raises(ConfigError, match=f"with the seeds 1, 2; name them, too: seed={seeds}$"):
-            sweep.whole(asked("sweep=mine", *words.split()))
-    assert {w.seed for w in sweep.whole(asked("seed=3")).slots} == {3}, "a sweep without a name is a new one"
+    asked = {"seed=3": "1,2,3", "seed=3,1": "1,2,3", "seed=1": "1,2", "": "1,2"}
+    for words, seeds in (asked | {"seed=range(7,9) runtime.workers=3": "1,2,7,8"}).items():
+        _, more = grown("sweep=mine", *words.split())
+        assert [w for w in more.typed if w.startswith("seed")] == [f"seed={seeds}"] and "seed=3" not in more.overrides
+        assert {w.seed for w in sweep.outline(more).slots} == {int(n) for n in seeds.split(",")}
+        assert sweep.folder_of(root, more, sweep.outline(more)) == folder
+        assert f"it had the seeds 1, 2; it now has seed={seeds}" in capsys.readouterr().err
+    for words in (["seed=1,2"], ["seed=3,2,1"]):
+        asked, more = grown("sweep=mine", *words)
+        assert more is asked and capsys.readouterr().err == ""
+    asked, more = grown("seed=3")
+    assert more is asked, "a sweep without a name is a new one"
     with pytest.raises(ConfigError, match="only seeds can be added"):
-        sweep.whole(asked("sweep=mine", "seed=1,2,3", "optim.lr=0.3"))
+        grown("sweep=mine", "seed=3", "optim.lr=0.3")
 
 
 def test_the_manifest_of_a_sweep_is_what_was_written(tmp_path):
