@@ -4,7 +4,7 @@
                                     [plugins=[FILE.py]] [paths.outputs=FOLDER]
 
     CELL        a folder, an id or its beginning, or TASK/MAPPING[,KEY=VALUE ...] if that matches exactly one cell
-    data.path   a file or folder of your own, after which the test set is named, unless data.name=NAME does
+    data.path   several files or folders: A,B; each test set is named after its file or folder, or by data.name=NAME
     plugins     the Python files of CELL's own mapping; they run if they are as they were in its training
 
 Examples: python scripts/evaluate.py summarization/sparsemax data=duc2004 decode.beam=10
@@ -23,14 +23,16 @@ def main(cell: str, *, overrides: list[str], plugins: str = "", paths_outputs: s
     from repro.plugins import listed
     from tasks import use
     from tasks.commands import compare
-    from tasks.config.request import Request, spelled
+    from tasks.config.request import Request
     from tasks.data import Progress
 
     cell = str(use.find_cell(paths_outputs, cell))  # before torch is imported, which takes seconds
-    given = list(map(spelled, Request.read(overrides).overrides))
-    found = use.evaluate(cell, given, paths_outputs, progress=Progress(), plugins=listed(plugins))
-    for test, level in found.evaluations.items():
-        told = found.tests[test]
-        print(compare.of_one(found, f"{test}: {told.get('provenance', '')}, {told['sizes']['test']:,} examples"))
-        print(*(f"  note: {note}" for note in told["notes"]), sep="\n", file=sys.stderr)
-        print(f"all scores: {level.folder}/metrics.json")
+    from tasks.use.scoring import evaluate, one_by_one
+
+    for each in one_by_one(Request.read(overrides).overrides):
+        found = evaluate(cell, each, paths_outputs, progress=Progress(), plugins=listed(plugins))
+        for test, level in found.evaluations.items():
+            told = found.tests[test]
+            print(compare.of_one(found, f"{test}: {told.get('provenance', '')}, {told['sizes']['test']:,} examples"))
+            print(*(f"  note: {note}" for note in told["notes"]), sep="\n", file=sys.stderr)
+            print(f"all scores: {level.folder}/metrics.json")

@@ -16,6 +16,7 @@ from repro.files import read_json, usable
 from repro.identity import family, pair
 from repro.store import Store
 from tasks.config import compose
+from tasks.config.files import quoted
 from tasks.data import SPLITS, DataError, NullProgress, is_own
 from tasks.data.read.own import STEMS, stem
 from tasks.use.finding import find_cell, tell_other_code
@@ -76,6 +77,14 @@ def evaluate(
     if found is None:
         raise StoreError(f"{folder} was not scored ({outcome.state}): {outcome.reason}")
     return found
+
+
+def one_by_one(overrides: Sequence[str]) -> list[list[str]]:
+    """The overrides for each test set, of which `data.path=A,B` names several."""
+    path = next((pair(o)[1] for o in reversed(overrides) if o.startswith("data.path=")), "")
+    rest = [o for o in overrides if not o.startswith("data.path=")]
+    several = [path] if path[:1] in "\"'[" or Path(path).exists() else path.split(",")
+    return [[*rest, f"data.path={quoted(one) if Path(one).exists() else one}"] for one in several] if path else [rest]
 
 
 def _named(config: Mapping[str, Any], folder: Path, given: Sequence[str]) -> str:

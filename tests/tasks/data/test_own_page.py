@@ -23,6 +23,7 @@ from repro.tables import compare, runs
 from tasks import use
 from tasks.data import NullProgress
 from tasks.data.read.guess import guess
+from tasks.use.scoring import one_by_one
 
 WORDS = [a + b for a in "bdfgklmnprst" for b in ("a", "e", "i", "o", "u")]
 COMMON = ("train.max_epochs=1", "train.batch_size=16", "runtime.device=cpu", "runtime.workers=1")
@@ -180,6 +181,8 @@ def named_by_their_places(cell, store, folder):
         return list(found.tests)
 
     assert [scored(name) for name in ("more", "b/more", "a & b/test")] == [["more"], ["b-more"], ["a_b-test"]]
+    assert one_by_one(["data.path=more,b/more", "x=1"]) == [["x=1", "data.path=more"], ["x=1", "data.path=b/more"]]
+    assert one_by_one(['data.path="a,b"']) == [['data.path="a,b"']] and one_by_one(["x=1"]) == [["x=1"]]
     assert scored(folder / "b" / "more") == ["b-more"] and scored("b/more", "data.name=third") == ["third"]
     assert scored("b/test.csv") == ["b-test"] and scored("b/Bücher 50%") == ["Bücher_50"]
     for wrong in ("more", "test", "a/b", "dev"):
