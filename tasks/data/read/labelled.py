@@ -62,6 +62,13 @@ def feature(cell: str, path: Path, line: int, what: str = "", step: str = CORREC
         raise damaged(path, f"{what}{cell[:40]!r}", NUMBER, line=line, step=step) from error
 
 
+def checked(x: np.ndarray, path: Path) -> np.ndarray:
+    """Features of a file. Raises DataError unless all are numbers with absolute values of at most LARGEST."""
+    if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
+        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
+    return x
+
+
 def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
     """Features `[n, d]` and labels `[n, K]` of a dense ARFF file.
 
@@ -92,10 +99,7 @@ def read_arff(path: Path, labels: tuple[str, ...]) -> tuple[np.ndarray, np.ndarr
         if values is not None and set(values) == {"0", "1"}:
             found = [found[values.index("1")]]
         y[name] = found[0] if name in labels else parts.extend(found)
-    x = np.stack([part.astype(float) for part in parts], 1)
-    if (wrong := x[~(np.abs(x) <= LARGEST)]).size:
-        raise damaged(path, f"a value is {wrong[0]:g}", NUMBER, step=CORRECT)
-    return x, np.stack([y[n] for n in labels], 1)
+    return checked(np.stack([part.astype(float) for part in parts], 1), path), np.stack([y[n] for n in labels], 1)
 
 
 def plain(name: str) -> str:

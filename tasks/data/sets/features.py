@@ -1,10 +1,11 @@
 """Features with labels: your own files, and the multi-label sets of Mulan's collection.
 
-features      ARFF, csv or tsv files: one file, or train, test and optionally dev
+features      ARFF, csv, tsv or svmlight files: one file, or train, test and optionally dev
 birds, emotions, scene, yeast   in Mulan's published files
 yeast_river   all 2,417 genes of Yeast, from the wheel of river, with our own split
 """
 
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,13 @@ from tasks.data.manifests import mirror_files
 from tasks.data.progress import Progress
 from tasks.data.read import own
 from tasks.data.read.formats import damaged, read_text, table
-from tasks.data.read.labelled import feature, labelled_set, plain, read_arff
+from tasks.data.read.labelled import checked, feature, labelled_set, plain, read_arff
 from tasks.data.read.splits import normalized, split_by_content, words
 
 KIND = "features"
-LAYOUTS = ((".arff",), (".csv",), (".tsv",))
+LAYOUTS = ((".arff",), (".csv",), (".tsv",), (".svmlight",), (".svm",))
 Arrays = tuple[np.ndarray, np.ndarray]  # features [n, d], labels bool [n, K]
+EXPECTED = "labels as numbers with commas, then NUMBER:VALUE, by increasing number"
 
 
 def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
@@ -41,10 +43,12 @@ def load_own(manifest: Manifest, options: Any, root: Path, progress: Progress) -
         expected = "train and test: features are standardised by train"
         raise damaged(files["test"][0], "a test set alone", expected, step=own.STEP)
     paths = {split: path for split, (path,) in files.items()}
-    if not options.label:
+    sparse = {own.ending(path) in (".svmlight", ".svm") for path in paths.values()}
+    if not options.label and not options.text and False in sparse:
         path, step = next(iter(paths.values())), "set data.label=[NAME,NAME,..]"
         raise damaged(path, "it is not known which columns are labels", "names", step=step)
-    names, arrays = _texts(paths, options) if options.text else (options.label, _tables(paths, options.label))
+    read = _svmlight if True in sparse else _tables
+    names, arrays = _texts(paths, options) if options.text else read(paths, options.label)
     for split, (_, y) in arrays.items():
         if not y.any():
             raise damaged(paths.get(split) or paths[own.WHOLE], "no document has a label", "labels", step=own.STEP)
@@ -91,7 +95,7 @@ def _texts(paths: dict[str, Path], options: Any) -> tuple[Sequence[str], dict[st
     return names, arrays
 
 
-def _tables(paths: dict[str, Path], labels: Sequence[str]) -> dict[str, Arrays]:
+def _tables(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
     """Read ARFF, csv or tsv files, in which labels are columns. All splits must have the columns of the first one."""
     found: dict[str, Arrays] = {}
     columns: tuple[str, ...] = ()
@@ -117,7 +121,32 @@ def _tables(paths: dict[str, Path], labels: Sequence[str]) -> dict[str, Arrays]:
         first, here = next(iter(found.values()))[0].shape[1], found[split][0].shape[1]
         if here != first:
             raise damaged(path, f"{here:,} features", f"{first:,}, as in the file of the first split", step=own.STEP)
-    return found
+    return labels, found
+
+
+def _svmlight(paths: dict[str, Path], labels: Sequence[str]) -> tuple[Sequence[str], dict[str, Arrays]]:
+    """Read lines such as `3,7 3:0.5 17:1 # comment`, in which labels are numbers.
+
+    Features may be numbered from 0 or 1, because a column that is constant on train is left out.
+    """
+    from sklearn.datasets import load_svmlight_files
+    from sklearn.preprocessing import MultiLabelBinarizer
+
+    try:
+        raw = [io.BytesIO(read_text(path).encode()) for path in paths.values()]
+        # if features are numbered from 1, column 0 is constant, and constant columns are left out
+        read = load_svmlight_files(raw, multilabel=True, zero_based=True)
+    except ValueError as error:
+        path = next(iter(paths.values()))
+        raise damaged(path, f"it, or a file beside it, cannot be read ({error})", EXPECTED, step=own.STEP) from error
+    found = {split: [[f"{n:g}" for n in row] for row in y] for split, y in zip(paths, read[1::2])}
+    names = list(labels) or sorted({n for row in next(iter(found.values())) for n in row}, key=float)
+    for split, rows in found.items():
+        if unknown := {n for row in rows for n in row} - {*names}:
+            raise damaged(paths[split], f"the label {min(unknown)}", f"one of {', '.join(names)[:400]}", step=own.STEP)
+    binary = MultiLabelBinarizer(classes=names)
+    arrays = zip(paths.items(), read[::2])
+    return names, {s: (checked(x.toarray(), path), binary.fit_transform(found[s]) > 0) for (s, path), x in arrays}
 
 
 def load_mulan(manifest: Manifest, options: Any, root: Path, progress: Progress) -> DataSet:
@@ -159,7 +188,7 @@ def _problems(options: Any) -> list[str]:
 
 
 OWN = {
-    "label": listing(word(), help="names of the labels"),
+    "label": listing(word(), help="names of the labels; [] (svmlight only): the labels of the training documents"),
     "text": word(optional=True, help="column of texts, read as vectors; label: the column of labels"),
     "separator": word(optional=True, help="separator of the labels of a text; null: the labels are lists"),
 }

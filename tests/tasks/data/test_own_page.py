@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from babel.messages.catalog import Catalog
 from babel.messages.mofile import write_mo
+from sklearn.datasets import dump_svmlight_file
 from small_vqa2 import COLOURS, picture
 
 from repro import cell as cells
@@ -67,8 +68,9 @@ def write(folder, rng: random.Random) -> None:
     table(folder / "weather.csv", ["a", "b", "c", "d", *names], rows)
     head = [f"@attribute {n} numeric" for n in "abcd"] + [f"@attribute {n} {{0,1}}" for n in names]
     (folder / "weather.arff").write_text("\n".join([*head, "@data", *(",".join(map(str, row)) for row in rows)]) + "\n")
+    (folder / "weather").mkdir()
     for split, part in (("train", slice(0, 60)), ("test", slice(60, 90))):
-        table(folder / "weather" / f"{split}.csv", ["a", "b", "c", "d", *names], rows[part])
+        dump_svmlight_file(x[part], y[part].astype(int), str(folder / "weather" / f"{split}.svmlight"), multilabel=True)
     (folder / "photos").mkdir()
     asked = []
     for i in range(70):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from own_files import SPLITS, sentence, write_rows
 from refusals import refused
+from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from tasks.config.request import parsed
 from tasks.data import DataError, DataUnavailable
@@ -62,7 +63,7 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
     wrong("dev", "dev.csv, dev.tsv")
     (folder / "dev.tsv").unlink()
     (folder / "dev.csv").rename(folder / "development.csv")
-    for looked in ("dev|valid", "*.csv, *.tsv", "development.csv"):
+    for looked in ("dev.csv, or dev.tsv", "valid.csv", "development.csv"):
         wrong("data.path", ["dev"], kind=DataUnavailable, says=looked)
     write_table(tmp_path, [(sentence(i), "x", sentence(-i - 1 + 999)) for i in range(9)], "all")
     wrong("all.csv", 9, tmp_path / "all.csv")
@@ -181,22 +182,27 @@ def documents(n=240):
     return x, (x[:, :3] > -0.5) & (rng.random((n, 3)) < 0.8)
 
 
-def test_every_format_of_features_is_the_same_data(tmp_path, opened, write):
+def test_every_format_of_features_is_the_same_data_and_svmlight_is_sklearns(tmp_path, opened, write):
     x, y = documents()
     names = ["sun", "rain", "snow"]
+    (tmp_path / "svmlight").mkdir()
     for split, part in (("train", slice(0, 160)), ("test", slice(160, None))):
         rows = [",".join([*map(str, a), *map(str, b)]) for a, b in zip(x[part], y[part].astype(int))]
         head = [f"@attribute f{i} numeric" for i in range(5)] + [f"@attribute {n} {{0,1}}" for n in names]
         write(tmp_path / "arff", {f"{split}.arff": ["@relation own", *head, "@data", *rows]})
         write(tmp_path / "csv", {f"{split}.csv": [",".join([*(f"f{i}" for i in range(5)), *names]), *rows]})
+        file = str(tmp_path / "svmlight" / f"{split}.svmlight")
+        dump_svmlight_file(x[part], y[part].astype(int), file, multilabel=True, zero_based=False)
     read = {kind: opened("features", path=str(tmp_path / kind), label=names) for kind in ("arff", "csv")}
+    read["svmlight"] = opened("features", path=str(tmp_path / "svmlight"))
+    assert read["svmlight"].about["labels"] == ["0", "1", "2"] and read["csv"].about["labels"] == names
+    theirs, _ = load_svmlight_file(str(tmp_path / "svmlight" / "test.svmlight"), multilabel=True)
     labelled = y[160:].any(1)
     mean, scale = x[:160][y[:160].any(1)].mean(0), x[:160][y[:160].any(1)].std(0)
     for found in read.values():
         test = found.read(None)["test"]
-        np.testing.assert_allclose(test.features, (x[160:][labelled] - mean) / scale, atol=1e-9)
+        np.testing.assert_allclose(test.features, (theirs.toarray()[labelled] - mean) / scale, atol=1e-9)
         assert (test.labels == y[160:][labelled]).all() and found.shortfalls == ("own data",)
-        assert found.about["labels"] == names
     one = opened("features", path=str(tmp_path / "csv" / "train.csv"), label=names).read(None)
     assert set(one) == {"train", "test"} and 5 <= len(one["test"]) <= 30
     with refused(DataError, next_step="set data.label=[NAME,NAME,..]"):
@@ -207,9 +213,15 @@ def test_every_format_of_features_is_the_same_data(tmp_path, opened, write):
 LARGE: list = [
     ("a.csv", "x,y,s,t\n1,2,0,1\n{},3,1,0\n", 3, "{}"),
     ("a.tsv", "x\ty\ts\tt\n1\t2\t0\t1\n{}\t3\t1\t0\n", 3, "{}"),
+    ("a.svmlight", "1 1:1\n2 1:2 2:{}\n", 0, None),
     ("a.arff", "@attribute x real\n@attribute s {{0,1}}\n@attribute t {{0,1}}\n@data\n1,0,1\n{},1,0\n", 0, None),
 ]
 BAD = [
+    ("a.svmlight", "1,7 1:0.5\n", 0, None, "one of 1, 2"),
+    ("a.svmlight", "1 1:0.5\n2 2=3\n", 0, None, ""),
+    ("a.svmlight", "1 -2:1\n", 0, None, ""),
+    ("a.svmlight", "1 1:0.5\n2 2:3 1:2 2:4\n", 0, None, "unique"),
+    ("a.svmlight", "s 1:1\n", 0, None, "labels as numbers"),
     ("a.csv", "x,s,t\n1,0,1\nz,1,0\n", 3, "z", "number"),
     ("a.csv", "x,s,t\n1,0,1\n1,2,0\n", 3, "2", "0 or 1"),
     ("a.csv", "x,x,s,t\n1,2,0,1\n", 1, ["x"], "different"),
@@ -230,4 +242,4 @@ def test_what_is_wrong_with_features_is_told_with_its_line(tmp_path, opened, fil
     (tmp_path / file).write_text(text)
     known = {} if value is None else {"value": value}
     with refused(DataError, key=file, line=line, says=expected, **known):
-        opened("features", path=str(tmp_path / file), label=["s", "t"]).read(None)
+        opened("features", path=str(tmp_path / file), label=["1", "2"] if "svm" in file else ["s", "t"]).read(None)
