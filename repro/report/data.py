@@ -42,12 +42,11 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
 
 @dataclass
 class Picture:
-    """A drawing as an SVG file; for a sweep, also a file name and the numbers as CSV (`data`)."""
+    """A drawing as an SVG file; for a sweep, also the name of the file."""
 
     caption: str
     svg: str
     name: str = ""
-    data: str = ""
 
 
 def embedded(image: str | bytes, kind: str = "svg+xml") -> str:
