@@ -8,7 +8,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -195,7 +194,7 @@ def language_model(
     for name in () if page else only or training.MAPPINGS:
         options = training.Options(name, seconds=seconds)
         _, record = training.train(options, text, dev, source, folder, _say)
-        (folder / f"{name}.json").write_text(json.dumps(asdict(record)))
+        (folder / f"{name}.json").write_text(json.dumps(record))
     if only and not page:
         print("Next: python scripts/bench.py language_model --page")
     else:
