@@ -9,13 +9,14 @@ would count the bend of a learning curve as noise. The sampling of dev examples 
 evaluated on the same examples.)
 """
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from repro.protocol import Metric
 from repro.statistics import FEWEST as RUNS
@@ -250,15 +251,7 @@ def _merged(reasons: Sequence[str]) -> str:
 def read_curves(folder: Path) -> dict[str, list[float]]:
     """The columns of a cell's `curves.csv`; entries that are not numbers become NaN. Empty if unreadable."""
     try:
-        with (folder / "curves.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error):
+        read: Any = np.genfromtxt(folder / "curves.csv", delimiter=",", names=True, deletechars="", encoding="utf-8")
+    except (OSError, ValueError):
         return {}
-    return {key: [_number(row.get(key)) for row in rows] for key in rows[0] if key} if rows else {}
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return math.nan
+    return {name: np.atleast_1d(read[name]).tolist() for name in read.dtype.names or ()}

@@ -143,7 +143,7 @@ class Results(OfFamily):
         """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
         return self.curves.get(f"dev/{self.best_metric}", [])
 
-    @property
+    @cached_property
     def curves(self) -> Mapping[str, Sequence[float]]:
         """The columns of curves.csv; of records, those that `convergence.of` reads, and the epoch."""
         return convergence.read_curves(self.folder) if self.curve is None else self.curve
