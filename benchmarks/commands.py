@@ -94,8 +94,6 @@ def attention(
     *,
     n: Sequence[int] = (),
     seconds: float = 2.0,
-    no_memory: bool = False,
-    no_decoding: bool = False,
     output: str = PAGE,
 ) -> None:
     """Time attention. Raises ValueError if no case has one of the `n` positions."""
@@ -112,10 +110,9 @@ def attention(
         _say(f"[{done}/{len(cases)}] {case}")
         rows.append(bench.timed(case, seconds))
     kernels = sa.kernels.backend("native").instruction_set()
-    memory = {} if no_memory else bench.measure_memory(cases)
+    memory = bench.measure_memory(cases)
     page = pages.page("attention", rows=rows, memory=memory, kernels=kernels)
-    if not no_decoding:
-        page += "\n" + pages.page("decoding", rows=[bench.decoded(case, seconds) for case in bench.DECODING_CASES])
+    page += "\n" + pages.page("decoding", rows=[bench.decoded(case, seconds) for case in bench.DECODING_CASES])
     _written(page, output, pages.PARTS[1])
 
 
