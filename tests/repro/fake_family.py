@@ -105,8 +105,6 @@ def train(config, prepared, folder: Path, monitor) -> Training:
     if behaviour == "look":
         (folder / "device").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
         time.sleep(config["task"].get("seconds", 0.5))
-    if behaviour == "slow":
-        time.sleep(config["task"].get("seconds", 1.0))
     if behaviour == "recover" and not (checkpoints / "half").exists():
         (checkpoints / "half").write_text("half way")
         os.kill(os.getpid(), signal.SIGKILL)
