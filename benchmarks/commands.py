@@ -159,10 +159,14 @@ def documents(
     """Time training steps of a classifier over documents."""
     _torch()
     from benchmarks import attention as bench
+    from benchmarks import pages
 
     sizes, others = bench.Documents(words, batch), (m for m in mappings or bench.fused_names() if m != "softmax")
     rows = bench.measure_documents(sizes, seconds, ["softmax", *others])
-    _written(bench.documents_page(rows, sizes, seconds), output)
+    base = {row.path: row for row in rows if row.mapping == "softmax"}
+    best = min((row for row in rows if row.path == bench.PATHS[0]), key=lambda row: row.seconds)
+    shown = {"reviews": bench.REVIEWS, "updates": -(-bench.REVIEWS // sizes.batch), "base": base, "best": best}
+    _written(pages.page("documents", rows=rows, sizes=sizes, seconds=seconds, **shown), output)
 
 
 def language_model(
