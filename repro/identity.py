@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from repro import convergence, plugins
-from repro.protocol import REGISTERED as REGISTERED
 from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
-from repro.protocol import register as register
 from repro.rounding import digest as digest
 from repro.store import Damaged, Entry, Evaluation, Level, Store, check_names
 

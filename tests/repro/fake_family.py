@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from repro import identity
 from repro import plan as plans
+from repro import protocol
 from repro.files import write_json
 from repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
 
-identity.register(__name__)  # in this process: a name in a config.yaml alone would not do
+protocol.register(__name__)  # in this process: a name in a config.yaml alone would not do
 RECIPE = (1, 1)
 PRELOAD = ("torch", "safetensors.torch", "sparse_attention", "fake_family")
 EVALUATION_KEYS = ("decode", "task.scores", "task.deviations")

@@ -6,7 +6,7 @@ import fake_family
 import pytest
 
 from repro import cell as cells
-from repro import identity, rounding
+from repro import identity, protocol, rounding
 
 AT = {"encoder": {"name": "softmax"}}
 MOVING = {"seed": 2, "mapping__lam": 0.1, "mapping__name": "sparsemax", "mapping__at": AT, "train__max_epochs": 2}
@@ -119,7 +119,7 @@ def test_what_is_found_is_of_the_training_and_of_all_its_test_sets(cell, store):
 
 def test_a_family_is_registered_after_its_import():
     with pytest.raises(ValueError, match="not_there is not imported; import it"):
-        identity.register("not_there")
+        protocol.register("not_there")
 
 
 @pytest.mark.parametrize(
