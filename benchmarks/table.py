@@ -187,7 +187,8 @@ def measure(
     for r, n in shapes:
         torch.manual_seed(0)
         x, g = (torch.randn(r, n, device=device()) * scale for scale in (case.scale, 1))
-        contestants = {"softmax": functools.partial(torch.softmax, dim=-1), case.label: case.function(x), **others}
+        contestants: dict[str, Contestant] = {"softmax": lambda z: torch.softmax(z, -1), case.label: case.function(x)}
+        contestants |= others
         forward = medians({k: functools.partial(f, x) for k, f in contestants.items()}, seconds, device())
         both = medians({k: backward(f, x, g=g) for k, f in contestants.items()}, seconds, device())
         for label, row in rows.items():

@@ -290,5 +290,5 @@ def corpus_bleu(sums: np.ndarray) -> np.ndarray:
     from sacrebleu.metrics import BLEU
 
     counts = sums.reshape(-1, 10).astype(int).tolist()
-    scores = [BLEU.compute_bleu(of[:4], of[4:8], *of[8:], smooth_method="exp").score for of in counts]
+    scores = [BLEU.compute_bleu(of[:4], of[4:8], of[8], of[9], smooth_method="exp").score for of in counts]
     return np.array(scores).reshape(sums.shape[:-1])
