@@ -143,10 +143,13 @@ def barriers(
         reasons.append(f"a {split} score against a test number")
     elif any(all(t.name != split for t in s.tests) for s in slots):
         reasons.append(f"the cells have no test set {split!r}")
+    _, said, whose = column.label.rpartition(f";{STANDS_FOR}")
     for slot in slots:
         stored = results.get(slot.cell_id)
         told = stored.shortfalls if stored else {"train": slot.data.shortfalls}
-        reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
+        for why in (*told.get("train", ()), *told.get(split, ())):
+            name, stands, _ = why.partition(STANDS_FOR)  # one data set may replace those of several papers
+            reasons.append(f"{name}{STANDS_FOR}{whose}" if stands and said else why)
     if experiment.profile == "paper":
         reasons += _departures(column, row, printed, against, slots)
         reasons += [f"deviation: {text}" for text in declared]
@@ -218,16 +221,6 @@ def doubts(
             if made is not None and made != recipe:
                 reasons.append(f"{what} of recipe {made}, today's is {recipe}")
     return list(dict.fromkeys(reasons))
-
-
-def _standing(why: str, label: str) -> str:
-    """The text `why` with the data set named in the column's label filled in.
-
-    One data set may replace those of several papers.
-    """
-    name, stands, _ = why.partition(STANDS_FOR)
-    _, said, whose = label.rpartition(f";{STANDS_FOR}")
-    return f"{name}{STANDS_FOR}{whose}" if stands and said else why
 
 
 def _key(override: str) -> str:
