@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import sparse_attention as sa
-from benchmarks import pages
 from benchmarks.table import backward, medians, milliseconds, peak_memory
 from sparse_attention.attention import composition
 from sparse_attention.kernels.native import attention as native
@@ -276,11 +275,3 @@ def measure_documents(sizes: Documents, seconds: float, mappings: Sequence[str])
         DocumentRow(*key, times["/".join(key)] / 1e9, peak_memory(document_step, *key, sizes), density())
         for key, (_, density) in made.items()
     ]
-
-
-def documents_page(rows: Sequence[DocumentRow], sizes: Documents, seconds: float) -> str:
-    """The page docs/reference/documents.md."""
-    base = {row.path: row for row in rows if row.mapping == "softmax"}
-    best = min((row for row in rows if row.path == PATHS[0]), key=lambda row: row.seconds)
-    shown = {"reviews": REVIEWS, "updates": -(-REVIEWS // sizes.batch), "base": base, "best": best}
-    return pages.page("documents", rows=rows, sizes=sizes, seconds=seconds, **shown)

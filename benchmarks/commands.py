@@ -8,7 +8,6 @@ import platform
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -95,8 +94,6 @@ def attention(
     *,
     n: Sequence[int] = (),
     seconds: float = 2.0,
-    no_memory: bool = False,
-    no_decoding: bool = False,
     output: str = PAGE,
 ) -> None:
     """Time attention. Raises ValueError if no case has one of the `n` positions."""
@@ -113,10 +110,9 @@ def attention(
         _say(f"[{done}/{len(cases)}] {case}")
         rows.append(bench.timed(case, seconds))
     kernels = sa.kernels.backend("native").instruction_set()
-    memory = {} if no_memory else bench.measure_memory(cases)
+    memory = bench.measure_memory(cases)
     page = pages.page("attention", rows=rows, memory=memory, kernels=kernels)
-    if not no_decoding:
-        page += "\n" + pages.page("decoding", rows=[bench.decoded(case, seconds) for case in bench.DECODING_CASES])
+    page += "\n" + pages.page("decoding", rows=[bench.decoded(case, seconds) for case in bench.DECODING_CASES])
     _written(page, output, pages.PARTS[1])
 
 
@@ -163,10 +159,14 @@ def documents(
     """Time training steps of a classifier over documents."""
     _torch()
     from benchmarks import attention as bench
+    from benchmarks import pages
 
     sizes, others = bench.Documents(words, batch), (m for m in mappings or bench.fused_names() if m != "softmax")
     rows = bench.measure_documents(sizes, seconds, ["softmax", *others])
-    _written(bench.documents_page(rows, sizes, seconds), output)
+    base = {row.path: row for row in rows if row.mapping == "softmax"}
+    best = min((row for row in rows if row.path == bench.PATHS[0]), key=lambda row: row.seconds)
+    shown = {"reviews": bench.REVIEWS, "updates": -(-bench.REVIEWS // sizes.batch), "base": base, "best": best}
+    _written(pages.page("documents", rows=rows, sizes=sizes, seconds=seconds, **shown), output)
 
 
 def language_model(
@@ -195,7 +195,7 @@ def language_model(
     for name in () if page else only or training.MAPPINGS:
         options = training.Options(name, seconds=seconds)
         _, record = training.train(options, text, dev, source, folder, _say)
-        (folder / f"{name}.json").write_text(json.dumps(asdict(record)))
+        (folder / f"{name}.json").write_text(json.dumps(record))
     if only and not page:
         print("Next: python scripts/bench.py language_model --page")
     else:

@@ -136,24 +136,6 @@ class Updates:
             self.training.read()
 
 
-def turns(
-    contestants: Mapping[str, Work], count: int, device: str, block: int = 1
-) -> tuple[dict[str, list[float]], float]:
-    """Time all implementations in turns.
-
-    Args:
-        block: number of calls that are timed together.
-
-    Returns:
-        ratios of softmax's time to the time of each implementation, one per turn; and the median seconds of softmax.
-    """
-    clock = time.perf_counter_ns if device == "cuda" else time.process_time_ns
-    taken = table.turns(contestants, 0.0, device, count, block, clock)
-    base = taken.pop("softmax")
-    ratios = {name: [whole / own for whole, own in zip(base, times)] for name, times in taken.items()}
-    return ratios, statistics.median(base) / 1e9
-
-
 def measure(
     model: str, mappings: Sequence[str], sizes: Sizes, folder: Path, device: str, count: int, say: Say = print
 ) -> list[Table]:
@@ -163,12 +145,18 @@ def measure(
     path = Path(family.prepare(configs["softmax"], NullProgress()).folder)
     encoded = open_encoded(path)
     say(f"{model}: {len(configs)} mappings, {encoded.sizes[1]} words")
+    clock = time.perf_counter_ns if device == "cuda" else time.process_time_ns
+
+    def timed(work: str, contestants: Mapping[str, Work], tokens: float, block: int = 1) -> Table:
+        taken = table.turns(contestants, 0.0, device, count, block, clock)
+        base = taken.pop("softmax")
+        ratios = {name: [whole / own for whole, own in zip(base, times)] for name, times in taken.items()}
+        return Table(model, work, ratios, statistics.median(base) / 1e9, tokens)
+
     ours = {m: Updates(c, path, folder) for m, c in configs.items()}
-    block = READ_EVERY if device == "cuda" else 1
-    ratios, seconds = turns(ours, count, device, block)
     target = encoded.splits["train"].target
     tokens = statistics.mean(sum(len(target[int(i)]) + 1 for i in rows) for rows in ours["softmax"].rows)
-    tables = [Table(model, "training", ratios, seconds, tokens)]
+    tables = [timed("training", ours, tokens, READ_EVERY if device == "cuda" else 1)]
     options = read(Decode, {"beam": sizes.beam, "max_len_b": sizes.output}, "decode")
     split = encoded.splits["dev"]
     source, lengths = padded(sorted((split.source[i] for i in range(len(split))), key=lambda row: -len(row)))
@@ -177,8 +165,7 @@ def measure(
         m: partial(beam_search, one.net.eval(), source, lengths, options, 1)  # type: ignore[arg-type]
         for m, one in ours.items()
     }
-    ratios, seconds = turns(searches, count, device)
-    return [*tables, Table(model, "beam search", ratios, seconds, float(len(split)))]
+    return [*tables, timed("beam search", searches, float(len(split)))]
 
 
 def markdown(tables: Sequence[Table], sizes: Sizes, device: str, machine: str) -> str:

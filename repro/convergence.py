@@ -9,13 +9,14 @@ would count the bend of a learning curve as noise. The sampling of dev examples 
 evaluated on the same examples.)
 """
 
-import csv
 import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from repro.protocol import Metric
 from repro.statistics import FEWEST as RUNS
@@ -125,11 +126,11 @@ def collapsed(curves: Mapping[str, Sequence[float]], config: Mapping[str, Any]) 
     if epochs - first < 2 or accuracy[-1] >= LEARNED or accuracy[-1] - accuracy[-2] >= GAIN:
         return None
     began, now = accuracy[first], max(accuracy[first:])
-    nothing = began - accuracy[0] < GAIN
-    by_step = "dev/ppl" in curves  # one prediction per step; a classifier makes one per text
-    if by_step:
-        return first + 1 if nothing or began < BEFORE * now else None
-    return first + 1 if now - accuracy[0] < GAIN else None
+    if "dev/ppl" in curves:  # one prediction per step; a classifier makes one per text
+        stuck = began - accuracy[0] < GAIN or began < BEFORE * now
+    else:
+        stuck = now - accuracy[0] < GAIN
+    return first + 1 if stuck else None
 
 
 def diverged(curves: Mapping[str, Sequence[float]]) -> str:
@@ -183,21 +184,19 @@ def judge(scores: Sequence[float], best_epoch: float | None, epochs: int | None,
         metric: the metric of the scores.
     """
     sign, decimals = (metric.better or 1, metric.decimals) if metric else (1, 2)
-    if not scores or not all(map(math.isfinite, scores)):
-        if best_epoch is None or epochs is None or not 1 <= best_epoch <= epochs:
-            return Convergence(UNKNOWN, "the best epoch is not recorded")
-        when = f"best epoch {best_epoch:.0f} of {epochs}"
-        if epochs < FEWEST:
-            return Convergence(UNKNOWN, f"{when}, fewer than {FEWEST}")
-        return Convergence(CONVERGED, when) if best_epoch < epochs else Convergence(UNKNOWN, f"{when}, no curve")
-    signed = [sign * s for s in scores]
-    best = signed.index(max(signed)) + 1  # among equal scores, the first is the best
-    when = f"best epoch {best} of {len(scores)}"
-    if len(scores) < FEWEST:
+    signed = [sign * s for s in scores] if all(map(math.isfinite, scores)) else []
+    if signed:
+        best_epoch, epochs = signed.index(max(signed)) + 1, len(signed)  # among equal scores, the first is the best
+    elif best_epoch is None or epochs is None or not 1 <= best_epoch <= epochs:
+        return Convergence(UNKNOWN, "the best epoch is not recorded")
+    when = f"best epoch {best_epoch:.0f} of {epochs}"
+    if epochs < FEWEST:
         return Convergence(UNKNOWN, f"{when}, fewer than {FEWEST}")
-    if best < len(scores):
+    if best_epoch < epochs:
         return Convergence(CONVERGED, when)
-    if len(scores) < WINDOW:
+    if not signed:
+        return Convergence(UNKNOWN, f"{when}, no curve")
+    if epochs < WINDOW:
         return Convergence(LEARNING, f"{when}, too few epochs to know the noise")
     gain, spread = signed[-1] - max(signed[:-1]), noise(signed[-WINDOW:])
     decimals += 1  # one more digit than the score, because gain and noise are small
@@ -250,15 +249,7 @@ def _merged(reasons: Sequence[str]) -> str:
 def read_curves(folder: Path) -> dict[str, list[float]]:
     """The columns of a cell's `curves.csv`; entries that are not numbers become NaN. Empty if unreadable."""
     try:
-        with (folder / "curves.csv").open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error):
+        read: Any = np.genfromtxt(folder / "curves.csv", delimiter=",", names=True, deletechars="", encoding="utf-8")
+    except (OSError, ValueError):
         return {}
-    return {key: [_number(row.get(key)) for row in rows] for key in rows[0] if key} if rows else {}
-
-
-def _number(text: Any) -> float:
-    try:
-        return float(text)
-    except (TypeError, ValueError):
-        return math.nan
+    return {name: np.atleast_1d(read[name]).tolist() for name in read.dtype.names or ()}

@@ -37,33 +37,6 @@ def publish(path: Path, data: bytes) -> None:
         raise
 
 
-class _Writer(io.BufferedWriter):
-    """A file that remembers the error of a failed write."""
-
-    error: OSError | None = None
-
-    def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            self.error = error
-            raise
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[io.BufferedWriter]:
-    """Open a file for a library that reports a full disk as an error of its own; the block raises the OSError instead."""
-    file = _Writer(io.FileIO(path, "wb"))
-    try:
-        with file:
-            yield file
-    except Exception as error:
-        found = file.error or error
-        if not isinstance(found, OSError):
-            raise
-        raise OSError(found.errno, found.strerror, str(path)) from error
-
-
 def write_atomic(path: Path, data: bytes) -> None:
     """`publish` a file. Raises StoreError, with the next step, if it cannot be written."""
     try:

@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from repro import convergence, plugins
-from repro.protocol import REGISTERED as REGISTERED
 from repro.protocol import Family, Prepared, TestSet, family, flatten, parameters, value_at
-from repro.protocol import register as register
 from repro.rounding import digest as digest
 from repro.store import Damaged, Entry, Evaluation, Level, Store, check_names
 
@@ -143,7 +141,7 @@ class Results(OfFamily):
         """The dev score that selects the best epoch, for every epoch; empty if no learning curve is stored."""
         return self.curves.get(f"dev/{self.best_metric}", [])
 
-    @property
+    @cached_property
     def curves(self) -> Mapping[str, Sequence[float]]:
         """The columns of curves.csv; of records, those that `convergence.of` reads, and the epoch."""
         return convergence.read_curves(self.folder) if self.curve is None else self.curve

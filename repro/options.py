@@ -65,30 +65,27 @@ def option(type: type, read: Callable[[Any], Any], help: str = "", optional: boo
     return _field(Kind(type, "", help, optional, check=read))
 
 
-def _within(type: type, low: float, high: float, above: float | None, below: float | None, **rest: Any) -> Any:
-    least, most = (f"{bound:,}" if isinstance(bound, int) else f"{bound:g}" for bound in (low, high))
-    left = f"of at least {least}" if above is None else f"above {above:g}"
-    right = f"at most {most}" if below is None else f"below {below:g}"
-    rules = {"ge": low, "le": high, "gt": above, "lt": below}
-    return _field(Kind(type, f"must be {WORDS[type]} {left} and {right}", rules=rules, **rest))
-
-
 def number(
     low: float = -WIDEST,
     high: float = WIDEST,
     *,
     above: float | None = None,
     below: float | None = None,
-    optional: bool = False,
     help: str = "",
+    optional: bool = False,
+    type: type = float,
 ) -> Any:
     """A number in [low, high]; `above` and `below` set strict bounds instead."""
-    return _within(float, low, high, above, below, optional=optional, help=help)
+    least, most = (f"{bound:,}" if isinstance(bound, int) else f"{bound:g}" for bound in (low, high))
+    left = f"of at least {least}" if above is None else f"above {above:g}"
+    right = f"at most {most}" if below is None else f"below {below:g}"
+    rules = {"ge": low, "le": high, "gt": above, "lt": below}
+    return _field(Kind(type, f"must be {WORDS[type]} {left} and {right}", help, optional, rules))
 
 
 def integer(low: int = -LARGEST, high: int = LARGEST, *, optional: bool = False, help: str = "") -> Any:
     """A whole number in [low, high]; 1.0 and true are rejected."""
-    return _within(int, low, high, None, None, optional=optional, help=help)
+    return number(low, high, help=help, optional=optional, type=int)
 
 
 def flag(help: str = "") -> Any:

@@ -190,11 +190,8 @@ def flatten(node: Mapping[str, Any], at: str = "") -> dict[str, Any]:
 
 def searched(config: Mapping[str, Any], family: Any) -> dict[str, str]:
     """The mapping's parameters that training chooses on dev: name -> the key that holds the values to try."""
-    node: Any = config
-    key = getattr(family, "SEARCH", "")
-    for part in (*key.split("."), config["mapping"]["name"]):
-        node = node.get(part) or {} if isinstance(node, Mapping) else {}
-    return {name: f"{key}.{config['mapping']['name']}.{name}" for name in node}
+    key = f"{getattr(family, 'SEARCH', '')}.{config['mapping']['name']}"
+    return {name: f"{key}.{name}" for name in value_at(config, key) or ()}
 
 
 def parameters(config: Mapping[str, Any], family: Any, cells: Iterable[Mapping[str, float]] = ()) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -18,13 +19,7 @@ class Stopped(KeyboardInterrupt):
     """The process was asked to stop; its work can be resumed."""
 
 
-class _State:
-    asked = ""  # the reason
-    listening = False
-    deferring = False
-
-
-_STATE = _State()
+_STATE = SimpleNamespace(asked="", listening=False, deferring=False)  # asked: the reason
 
 
 def asked() -> str:

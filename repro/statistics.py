@@ -7,9 +7,9 @@ and says so.
 Two rows are compared seed by seed where runs with the same seed are alike (`alike`), and otherwise by their means. A
 table tests this once for each score, on all its rows, so that no comparison chooses its own test.
 
-Student's t comes from scipy. Two methods are implemented here: Holm's correction, which scipy does not have, and the
-error of BLEU over sentences, because sacrebleu's bootstrap needs the texts and draws at random, and the records keep only
-per-sentence statistics. It is the error of the printed score, linearised (delta method).
+Student's t comes from scipy, and BLEU from sacrebleu. Two methods are implemented here: Holm's correction, which scipy
+does not have, and the error of BLEU over sentences, because sacrebleu's bootstrap needs the texts and draws at random,
+and the records keep only per-sentence statistics. It is the error of the printed score, linearised (delta method).
 """
 
 import itertools
@@ -283,13 +283,12 @@ def corpus_score(sums: np.ndarray) -> np.ndarray:
 
 
 def corpus_bleu(sums: np.ndarray) -> np.ndarray:
-    """sacrebleu's corpus BLEU in per cent, with its default smoothing (`exp`), from summed statistics [..., 10].
+    """sacrebleu's corpus BLEU in per cent, with its default smoothing, from summed statistics [..., 10].
 
-    The statistics are 4 n-gram hits, 4 n-gram totals, output length and reference length. The k-th order without a hit
-    counts as 2^-k hits; the score is 0 without any hit, or if an order has no n-grams. Source: Chen & Cherry 2014.
+    The statistics are 4 n-gram hits, 4 n-gram totals, output length and reference length.
     """
-    hits, totals = sums[..., :4], sums[..., 4:8]
-    smoothed = np.where(hits > 0, hits, 0.5 ** (hits == 0).cumsum(-1))
-    precision = np.exp(np.log(smoothed / totals.clip(1)).mean(-1)) * hits.any(-1) * totals.all(-1)
-    brevity = np.exp((1 - sums[..., 9] / sums[..., 8].clip(1)).clip(max=0))
-    return 100 * precision * brevity
+    from sacrebleu.metrics import BLEU
+
+    counts = sums.reshape(-1, 10).astype(int).tolist()
+    scores = [BLEU.compute_bleu(of[:4], of[4:8], of[8], of[9], smooth_method="exp").score for of in counts]
+    return np.array(scores).reshape(sums.shape[:-1])

@@ -6,8 +6,7 @@ python scripts/bench.py mappings        every mapping against torch.softmax and 
     --check      instead, compare rows, attention and a training step with the ratios of this instruction set in
                  benchmarks/gate.json; fail if one is 15 % slower in every try. --record writes the ratios first
 python scripts/bench.py attention       sa.sparse_attention against torch's attention and the composition (ten minutes)
-    --n          positions: 512, 1024, 4096, 8192      --no-memory  do not measure peak memory
-    --no-decoding  skip one query on a long cache
+    --n          positions: 512, 1024, 4096, 8192
 python scripts/bench.py training        training and beam search of every mapping against softmax (twenty)
     --models     as in docs/reference/benchmarks.md (default all)   --words  vocabulary size (default 2000)
     --mappings   (default: all that need only scores)   --batch     sentences (default 32)     --device  cpu or cuda

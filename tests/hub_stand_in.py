@@ -21,7 +21,7 @@ SIZES = {"train": 24, "validation": 8, "test": 8}
 WORDS = ["a", "good", "film", "that", "no", "one", "will", "see", "with", "the", "worst", "plot", "in", "years"]
 
 
-def _text(rng: random.Random, low: int = 4, high: int = 9) -> str:
+def _text(rng: random.Random, low: int, high: int) -> str:
     return " ".join(rng.choices(WORDS, k=rng.randint(low, high))) + " ."
 
 
@@ -38,7 +38,7 @@ def parquet(repo: str, folder: Path) -> dict[str, bytes]:
     for split, size in SIZES.items():
         rng = random.Random(f"{repo}/{split}")
         path = folder / "one.parquet"
-        made = [{"document": f"{i} {_text(rng)}", "summary": _text(rng, 2, 4)} for i in range(size)]
+        made = [{"document": f"{i} {_text(rng, 4, 9)}", "summary": _text(rng, 2, 4)} for i in range(size)]
         Dataset.from_list(made, features=features).to_parquet(path)
         files[PATHS[repo].format(split)] = path.read_bytes()
     return files
@@ -77,10 +77,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         parts = path.strip("/").split("/")
         if parts[0] == "api":
             self._api("/".join(parts[2:4]))
-        elif parts[0] == "datasets" and (repo := "/".join(parts[1:3])) in server.gated:
-            self._send(403, X_Error_Code="GatedRepo")
         elif parts[0] == "datasets":
-            self._send(302, Location=f"/storage/{repo}/{'/'.join(parts[5:])}")
+            self._send(302, Location=f"/storage/{'/'.join(parts[1:3])}/{'/'.join(parts[5:])}")
         elif parts[0] == "storage":
             self._file(server.repos["/".join(parts[1:3])].get("/".join(parts[3:])))
         else:

@@ -14,15 +14,15 @@ SYLLABLES = ("ba", "do", "ki", "lu", "me", "no", "pa", "ri", "so", "tu", "ve", "
 N = 40
 
 
-def text(seed: str, low: int = 10, high: int = 14) -> str:
+def text(seed: str) -> str:
     """Words of two syllables; the same for the same seed."""
     rng = random.Random(seed)
-    words = ["".join(rng.choices(SYLLABLES, k=2)) for _ in range(rng.randint(low, high))]
+    words = ["".join(rng.choices(SYLLABLES, k=2)) for _ in range(rng.randint(10, 14))]
     return " ".join([*words, "."])
 
 
-def lines(name: str, n: int = N, low: int = 10, high: int = 14) -> bytes:
-    return "".join(text(f"{name}/{i}", low, high) + "\n" for i in range(n)).encode()
+def lines(name: str) -> bytes:
+    return "".join(text(f"{name}/{i}") + "\n" for i in range(N)).encode()
 
 
 def write_wheels(folder: Path) -> None:

@@ -18,7 +18,7 @@ from omegaconf import OmegaConf
 import sparse_attention as sa
 from repro import identity
 from repro import plan as plans
-from repro.protocol import Prepared, TestSet
+from repro.protocol import REGISTERED, Prepared, TestSet
 from repro.results import archive
 from repro.store import Store
 from tasks import data
@@ -241,7 +241,7 @@ def stand_in(monkeypatch, config) -> str:
     fake = SimpleNamespace(RECIPE=(1, 1), METRICS=real.METRICS, EVALUATION_KEYS=("decode",), prepare_test=test_set)
     fake.prepare = lambda config, _: Prepared(repr(config["data"]), "")
     monkeypatch.setitem(sys.modules, name, fake)
-    monkeypatch.setenv(identity.REGISTERED, ",".join(filter(None, (os.environ.get(identity.REGISTERED), name))))
+    monkeypatch.setenv(REGISTERED, ",".join(filter(None, (os.environ.get(REGISTERED), name))))
     return name
 
 

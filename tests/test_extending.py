@@ -33,6 +33,15 @@ def copy(tmp_path_factory):
     return folder
 
 
+def run(copy: Path, line: str, text: str = "", **environment: str) -> str:
+    """What a command prints in the copy; it must not fail."""
+    command = [sys.executable if word == "python" else word for word in shlex.split(line)]
+    how = {"capture_output": True, "text": True, "timeout": 300, "check": False, "input": text}
+    done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)} | environment, **how)
+    assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
+    return done.stdout
+
+
 def test_every_file_named_in_the_table_exists():
     table = PAGE.partition("## A mapping")[0]
     named = {*re.findall(r"`((?:sparse_attention|tasks|configs|data)/[\w/.]+)`", table)}
@@ -51,17 +60,8 @@ def test_the_page_can_be_followed(copy, tmp_path):
     commands = [line for block in COMMANDS.findall(PAGE) for line in block.splitlines()]
     assert len(commands) == 8
     written = added = 0
-
-    def run(line: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable if word == "python" else word for word in shlex.split(line)]
-        how = {"capture_output": True, "text": True, "timeout": 300, "check": False}
-        done = subprocess.run(command, cwd=copy, env=environment, **how)
-        assert done.returncode == 0, f"{line}\n{done.stdout[-1500:]}\n{done.stderr[-3000:]}"
-        return done
-
     places = {name: str(tmp_path / name.lower()) for name in ("OUTPUTS", "DATA")}
     ours = {f"SPARSE_ATTENTION_{name}": value for name, value in (places | {"DEVICE": "cpu"}).items()}
-    environment = os.environ | {"PYTHONPATH": str(copy)} | ours
     for part in re.split(r"^## ", PAGE, flags=re.M):
         for name, text in FILE.findall(part):
             (copy / name).write_text(text, encoding="utf-8")
@@ -72,10 +72,9 @@ def test_the_page_can_be_followed(copy, tmp_path):
             added += 1
         for block in COMMANDS.findall(part):
             for line in block.splitlines():
-                done = run(line)
+                table = run(copy, line, **ours)
     assert (written, added) == (len(files), 1)
     assert "[meanmax](#meanmax)" in (copy / "docs" / "reference" / "mappings" / "README.md").read_text(encoding="utf-8")
-    table = done.stdout
     assert "meanmax" in table and "not comparable" in table
     for of_imdb in ("GloVe 840B, fixed", "biLSTM", "combined rows"):
         assert of_imdb not in table, "a deviation of another model or paper"
@@ -87,9 +86,9 @@ def test_the_page_can_be_followed(copy, tmp_path):
         assert float(cells[row, "test/accuracy"]["mean"]) > 85
         assert 0.8 < float(cells[row, "test/confidence"]["mean"]) < 1
     subprocess.run(["git", "init", "-q"], cwd=copy, check=True)  # tests of the sources ask git which files there are
-    run("python -m ruff check .")
+    run(copy, "python -m ruff check .", **ours)
     chosen = "stands_in or begins or every_option or meanmax or example2026 or declared"
-    run(f"python -m pytest -q -n 0 {OF_ALL_FILES} -k '{chosen}'")
+    run(copy, f"python -m pytest -q -n 0 {OF_ALL_FILES} -k '{chosen}'", **ours)
 
 
 @pytest.mark.slow
@@ -102,23 +101,17 @@ def test_a_family_is_its_files_and_a_line_of_the_contracts(copy, tmp_path):
     contracts, line = (copy / "pyproject.toml").read_text(encoding="utf-8"), '  "seq2seq | classification'
     assert contracts.count(line) == 1
     (copy / "pyproject.toml").write_text(contracts.replace(line, f'  "ratings",\n{line}'), encoding="utf-8")
-
-    def run(*command: str, text: str = "") -> str:
-        how = {"capture_output": True, "text": True, "timeout": 300, "check": False, "input": text}
-        done = subprocess.run(command, cwd=copy, env=os.environ | {"PYTHONPATH": str(copy)}, **how)
-        assert done.returncode == 0, done.stdout[-1500:] + done.stderr[-3000:]
-        return done.stdout
-
-    places = [f"paths.outputs={tmp_path / 'outputs'}", f"paths.data={tmp_path / 'data'}", "runtime.device=cpu"]
+    outputs, data = f"paths.outputs={tmp_path / 'outputs'}", f"paths.data={tmp_path / 'data'}"
     for mapping in ("softmax", "sparsemax"):
-        table = run(sys.executable, "scripts/train.py", "task=ratings", f"mapping={mapping}", *places)
+        line = f"python scripts/train.py task=ratings mapping={mapping} {outputs} {data} runtime.device=cpu"
+        table = run(copy, line)
         error, trivial = (
             float(row.split()[-1]) for row in table.splitlines() if "gamma=1) " in row or "always 0" in row
         )
         assert error < trivial / 2 and trivial == 0.5, table
     texts = "superb word3 lovely word2\nawful word3 boring word2\n"
-    rated = run(sys.executable, "scripts/predict.py", "ratings/sparsemax", places[0], text=texts)
+    rated = run(copy, f"python scripts/predict.py ratings/sparsemax {outputs}", texts)
     good, bad = map(float, rated.splitlines())
     assert good - bad > 0.5
     lint = Path(sys.executable).with_name("lint-imports")
-    assert "0 broken" in run(str(lint), "--no-cache", "--no-logo")
+    assert "0 broken" in run(copy, f"{lint} --no-cache --no-logo")

@@ -34,20 +34,15 @@ def steps_by(points: list[Point], seconds: float) -> int:
     return round(np.interp(seconds, [t for _, t, _ in points], [step for step, *_ in points]))
 
 
-def shared_steps(rows: dict[str, Any]) -> list[int]:
-    """The steps at which all rows were evaluated."""
-    common = set.intersection(*({point[0] for point in row["points"]} for row in rows.values()))
-    return sorted(common)
-
-
 def page(result: dict[str, Any]) -> str:
     """The measurements of ``scripts/bench.py language_model`` as a Markdown page."""
     rows = result["rows"]
     first, last = next(iter(rows.values())), min(row["points"][-1][1] for row in rows.values())
     shown = {"rows": rows, "options": first["options"], "data": first["data"], "machine": result["machine"]}
     shown |= {"speeds": result["tokens_per_second"], "peaks": result["peak_mib"], "torch": result["torch"]}
+    steps = sorted(set.intersection(*({step for step, *_ in row["points"]} for row in rows.values())))  # of all rows
     by = {"at_step": at_step, "at_time": at_time, "steps_by": steps_by}
-    return pages.page("language_model", **shown, **by, steps=shared_steps(rows), seconds=last)
+    return pages.page("language_model", **shown, **by, steps=steps, seconds=last)
 
 
 def stepping(folder: Path, mapping: str, text: Tensor) -> Callable[[], None]:

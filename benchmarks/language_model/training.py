@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +40,6 @@ class Options:
     every: int = 20  # steps between evaluations
     windows: int = 6  # windows of dev per evaluation
     seed: int = 1
-
-
-@dataclass
-class Record:
-    """The results of a training. ``points`` has (step, seconds, dev loss), with losses in bits per byte."""
-
-    options: dict[str, Any]
-    data: str
-    points: list[tuple[int, float, float]] = field(default_factory=list)
-    density: list[float] = field(default_factory=list)  # by layer, as a share of the pairs that the causal mask leaves
 
 
 def texts(root: str | Path) -> tuple[Tensor, Tensor, str]:
@@ -84,13 +74,15 @@ def build(options: Options) -> LanguageModel:
 
 def train(
     options: Options, text: Tensor, dev: Tensor, source: str, folder: Path, say: Callable[[str], None]
-) -> tuple[LanguageModel, Record]:
+) -> tuple[LanguageModel, dict[str, Any]]:
     """Train with AdamW at a constant rate after a warm-up, one window per step.
 
     All mappings see the same windows in the same order. The state is saved in ``folder`` at every evaluation; a
-    training with the same options (``seconds`` may differ) continues from there.
+    training with the same options (``seconds`` may differ) continues from there. The record has ``points`` (step, seconds,
+    dev loss in bits per byte) and, by layer, the ``density`` as a share of the pairs that the causal mask leaves.
     """
-    model, record = build(options), Record(asdict(options), source)
+    model = build(options)
+    points: list[tuple[int, float, float]] = []
     adam = torch.optim.AdamW(model.parameters(), options.learning_rate, betas=(0.9, 0.95), weight_decay=0.1)
     draw, spent, step = torch.Generator().manual_seed(options.seed), 0.0, 0
     kept = folder / f"{options.mapping}_training.pt"
@@ -99,13 +91,13 @@ def train(
         model.load_state_dict(state["model"])
         adam.load_state_dict(state["adam"])
         draw.set_state(state["draw"])
-        record.points, step, spent = [tuple(p) for p in state["points"]], state["step"], state["spent"]
+        points, step, spent = [tuple(p) for p in state["points"]], state["step"], state["spent"]
     while True:
-        if (step % options.every == 0 or spent >= options.seconds) and step not in [at for at, *_ in record.points]:
-            record.points.append((step, round(spent, 2), round(evaluate(model, dev, options), 4)))
-            say(f"{options.mapping}: step {step}, {spent:.0f} s, {record.points[-1][2]:.4f} bits a byte")
+        if (step % options.every == 0 or spent >= options.seconds) and step not in [at for at, *_ in points]:
+            points.append((step, round(spent, 2), round(evaluate(model, dev, options), 4)))
+            say(f"{options.mapping}: step {step}, {spent:.0f} s, {points[-1][2]:.4f} bits a byte")
             state = {"model": model.state_dict(), "adam": adam.state_dict(), "draw": draw.get_state()}
-            rest = {"points": record.points, "step": step, "spent": spent, "options": _lasting(options)}
+            rest = {"points": points, "step": step, "spent": spent, "options": _lasting(options)}
             torch.save({**state, **rest}, fresh := kept.with_suffix(".new"))
             fresh.replace(kept)
         if spent >= options.seconds:
@@ -116,8 +108,8 @@ def train(
         start = int(torch.randint(len(text) - options.length, (), generator=draw))
         one_step(model, adam, *window(text, start, options.length))
         spent, step = spent + time.process_time() - before, step + 1
-    record.density = densities(model, dev, options)
-    return model, record
+    record = {"options": asdict(options), "data": source, "points": points}
+    return model, {**record, "density": densities(model, dev, options)}
 
 
 def _lasting(options: Options) -> dict[str, Any]:

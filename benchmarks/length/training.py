@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,24 +38,13 @@ ATTENTIONS: dict[str, tuple[str, dict[str, float], str]] = {
     "ASEntmax": ("entmax", {"alpha": 1.5}, "adaptive"),
     "entmax 1.5 log n": ("entmax", {"alpha": 1.5}, "log"),
 }
-LAST = "entmax 1.5 log n"  # runs after all others
 
 
 # ---- tasks: inputs and targets, [batch, positions] each
 
 
-def sort(batch: int, n: int, g: torch.Generator) -> Made:
-    """``begin x_1 ... x_n separator``, then the symbols in ascending order; the last target is the end."""
-    return written(lambda x: x.sort(1).values, batch, n, g)
-
-
-def reverse(batch: int, n: int, g: torch.Generator) -> Made:
-    """As in sort, but the symbols follow in the opposite order."""
-    return written(lambda x: x.flip(1), batch, n, g)
-
-
 def written(answer: Callable[[Tensor], Tensor], batch: int, n: int, g: torch.Generator) -> Made:
-    """Inputs and targets of a task that maps a sequence of symbols to one of the same length."""
+    """``begin x_1 ... x_n separator``, then the n symbols of the answer; the last target is the end."""
     x = torch.randint(SYMBOLS, (batch, n), generator=g)
     y = answer(x)
     begin, separator, end = (torch.full((batch, 1), SYMBOLS + i) for i in range(3))
@@ -78,6 +68,8 @@ def flip_flop(batch: int, n: int, g: torch.Generator) -> Made:
 
 
 Task = Callable[[int, int, torch.Generator], Made]
+sort = partial(written, lambda x: x.sort(1).values)  # the symbols in ascending order
+reverse = partial(written, lambda x: x.flip(1))
 TASKS: dict[str, Task] = {"sort": sort, "flip-flop": flip_flop}
 TASKS |= {"flip-flop" + LONGER: flip_flop, "sort" + LONGER: sort, "reverse": reverse}
 
@@ -241,8 +233,7 @@ def read(file: Path) -> Rows:
 def run(file: Path, say: Callable[[str], None]) -> None:
     """Train and test all models. Finished ones are appended to ``file``, and a rerun skips them."""
     code = provenance.code_version()
-    order = sorted(itertools.product(TASKS, ATTENTIONS), key=lambda both: both[1] == LAST)
-    for task, attention in order:
+    for task, attention in itertools.product(TASKS, ATTENTIONS):
         o, rows = OPTIONS[task], read(file)
         for stage, lengths, data in (("rate", DEV, 70_000), ("test", TESTS, 80_000)):
             if stage == "rate":
@@ -268,13 +259,11 @@ def run(file: Path, say: Callable[[str], None]) -> None:
 def record(file: Path) -> dict[str, Any]:
     """What the page is written from: the design, the machine, and the models of the tasks that a file has in full.
 
-    A task is whole with all attentions but the last, which is left out where it has not finished.
-
     Raises:
         ValueError: no task is whole.
     """
-    rows, needed = read(file), [attention for attention in ATTENTIONS if attention != LAST]
-    whole = [task for task in sorted(TASKS) if all(those(rows, task, attention, "test") for attention in needed)]
+    rows = read(file)
+    whole = [task for task in sorted(TASKS) if all(those(rows, task, attention, "test") for attention in ATTENTIONS)]
     if not whole:
         raise ValueError(f"{file} has no task with all attentions; next: python scripts/bench.py length")
     design = {"rates": RATES, "seeds": SEEDS, "dev": DEV, "lengths": TESTS, "count": COUNT, "designed": DESIGNED}

@@ -49,6 +49,7 @@ Margins are committed before the runs, unless the note or the history says other
 before the change, or if the seeds that are not in `seeds` give it again.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -221,16 +222,14 @@ def read(page: Mapping[str, Any], name: str) -> Paper:
 
 def clashes(papers: Iterable[Paper]) -> list[str]:
     """Errors for claims of any papers that have the same id."""
-    first: dict[int, Claim] = {}
-    problems = []
     every = [claim for paper in papers for claim in paper.claims]
-    for claim in every:
-        other = first.setdefault(claim.id, claim)
-        if other is not claim:
-            free = max(one.id for one in every) + 1
-            told = f"id {claim.id} is that of two claims, {other.claim!r} of {other.paper}"
-            problems.append(f"{told} and {claim.claim!r} of {claim.paper}; the next free id is {free}")
-    return problems
+    free = max((one.id for one in every), default=0) + 1
+    return [
+        f"id {a.id} is that of two claims, {a.claim!r} of {a.paper} "
+        f"and {b.claim!r} of {b.paper}; the next free id is {free}"
+        for a, b in itertools.combinations(every, 2)
+        if a.id == b.id
+    ]
 
 
 def unknown(claim: Claim, experiment: Mapping[str, Any]) -> list[str]:

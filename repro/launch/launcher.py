@@ -22,8 +22,7 @@ from repro.store import Store
 
 # with `auto`; eight 2 x 500 LSTMs on one GPU with 16 cores were measured (docs/reference/gpu.md)
 GB_OF_CELL, CORES_OF_CELL = 8, 2
-Say = Callable[[str], None]
-_say: Say = partial(print, file=sys.stderr, flush=True)
+_SAY = partial(print, file=sys.stderr, flush=True)
 
 
 def run(
@@ -32,7 +31,7 @@ def run(
     launcher: Mapping[str, Any],
     runtime: Mapping[str, Any],
     loggers: Loggers = None,
-    say: Say = _say,
+    say: Callable[[str], None] = _SAY,
 ) -> Iterator[Event]:
     """Run cells with the launcher `launcher["name"]`; the last event of every cell has its outcome.
 

@@ -1,4 +1,4 @@
-"""Compare finished cells in files: a table (text, Markdown, CSV), drawings (SVG, CSV) and a page with filters."""
+"""Compare finished cells in files: a table (text, Markdown, CSV), drawings (SVG) and a page with filters."""
 
 import logging
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MOST_LINES = 24  # maximum number of settings that are drawn as lines
 
 
 def write(table: Table, folder: Path, lost: Sequence[Lost] = ()) -> list[Path]:
-    """Write table.{txt,md,csv,tex}, runs.csv, plots/*.{svg,csv} and dashboard.html in `folder`; returns their paths.
+    """Write table.{txt,md,csv,tex}, runs.csv, plots/*.svg and dashboard.html in `folder`; returns their paths.
 
     Args:
         table: from `compare.table`. lost: the cells without a result.
@@ -30,7 +30,7 @@ def write(table: Table, folder: Path, lost: Sequence[Lost] = ()) -> list[Path]:
         if drawings.note:
             logging.getLogger(__name__).warning("%s: %s", block.label, drawings.note)
         for drawn in drawings.content or ():
-            files |= {f"{DRAWN}/{drawn.name}.svg": drawn.svg, f"{DRAWN}/{drawn.name}.csv": drawn.data}
+            files[f"{DRAWN}/{drawn.name}.svg"] = drawn.svg
     files[RUNS] = runs.to_csv(table.blocks, lost)
     made = part(dashboard, table)
     if made.note:

@@ -7,12 +7,9 @@ note, so that a broken file costs only one figure.
 import base64
 import logging
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from repro.errors import Refused
 from repro.store import Damaged
@@ -42,23 +39,17 @@ def part(make: Callable[..., Any], *arguments: Any) -> Part:
 
 @dataclass
 class Picture:
-    """A drawing as an SVG file; for a sweep, also a file name and the numbers as CSV (`data`)."""
+    """A drawing as an SVG file; for a sweep, also the name of the file."""
 
     caption: str
     svg: str
     name: str = ""
-    data: str = ""
 
 
 def embedded(image: str | bytes, kind: str = "svg+xml") -> str:
     """An image as an address that a page can show without loading a file; an empty string without an image."""
     content = image.encode() if isinstance(image, str) else image
     return f"data:image/{kind};base64,{base64.b64encode(content).decode()}" if content else ""
-
-
-def link(path: Path, beside: Path) -> str:
-    """The address of a file for a page in the folder `beside`."""
-    return quote(os.path.relpath(path, beside).replace(os.sep, "/"))
 
 
 def scores(row: Row, name: str) -> list[float]:

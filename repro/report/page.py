@@ -4,6 +4,7 @@ Everything is inline (style, drawings and a short script that sorts tables), so 
 screen that a command prints (`repro.tables.screen`); the rest is folded under five headings.
 """
 
+import os
 import re
 import time
 from collections import Counter
@@ -11,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from markupsafe import Markup, escape
 
@@ -19,7 +21,7 @@ from repro.identity import Cell
 from repro.plan import Plan
 from repro.protocol import metric_of
 from repro.report import draw, examples, pictures
-from repro.report.data import Part, embedded, link, part, predictions_of
+from repro.report.data import Part, embedded, part, predictions_of
 from repro.store import Store
 from repro.tables import render, screen
 from repro.tables.blocks import Block, Table
@@ -93,7 +95,7 @@ def cell_views(plan: Plan, table: Table, store: Store, beside: Path) -> list[dic
             row = plan.experiment.rows[slot.row].label
             selected = slot.row < len(chosen) and slot.training_id in chosen[slot.row]
             place = slot.entry(store).folder
-            folder = link(place, beside) if place.is_dir() else ""
+            folder = quote(os.path.relpath(place, beside)) if place.is_dir() else ""
             cells.append(view | {"row": row, "seed": slot.seed, "selected": selected, "folder": folder})
         views.append({"label": column.label, "headers": list(shown.values()), "cells": cells})
     return views

@@ -2,12 +2,10 @@
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from textwrap import fill
-from typing import Any
 
 from repro.errors import Refused
-from repro.files import csv_text
 from repro.report import draw
 from repro.report.data import Picture
 from repro.statistics import Mean
@@ -80,8 +78,7 @@ def _against(block: Block, mapping: str, key: str, lines: Lines, metrics: Sequen
             axes.set(xlabel=short, title=metric)
         named = figure.axes[0].get_legend_handles_labels()
         figure.legend(*named, loc="outside lower left", frameon=False, fontsize=7.5)
-        data = _data(metrics, short, ((label, x, row) for label, points in lines.items() for x, row in points))
-        return Picture(title, draw.svg(figure, title), _file(block.label, mapping, short), data)
+        return Picture(title, draw.svg(figure, title), _file(block.label, mapping, short))
 
 
 def _pareto(block: Block, zeros: str, score: str) -> list[Picture]:
@@ -94,7 +91,10 @@ def _pareto(block: Block, zeros: str, score: str) -> list[Picture]:
     if len(points) < 2:
         return []
     sign = block.rows[0].values[block.main or 0].better
-    front = sorted((p for p in points if not any(_beats(q, p, sign) for q in points)), key=lambda p: p[:2])
+    front: list[tuple[float, float, Row]] = []
+    for point in sorted(points, key=lambda point: (-point[0], -sign * point[1])):
+        if not front or sign * point[1] > sign * front[-1][1]:
+            front.append(point)
     by_mapping: dict[str, list[tuple[float, float, Row]]] = {}
     for point in points:
         by_mapping.setdefault(point[2].label, []).append(point)
@@ -116,31 +116,11 @@ def _pareto(block: Block, zeros: str, score: str) -> list[Picture]:
             axes.annotate(draw.word("; ".join(texts), 30), place, (3, 3), textcoords="offset points", fontsize=6.5)
         axes.set(xlabel=zeros, ylabel=score)
         figure.legend(loc="outside right upper", frameon=False, fontsize=7.5)
-        data = _data([zeros, score], "", ((row.label, math.nan, row) for *_, row in points))
-        return [Picture(title, draw.svg(figure, title), _file(block.label, "pareto"), data)]
+        return [Picture(title, draw.svg(figure, title), _file(block.label, "pareto"))]
 
 
 def _mean(row: Row, metric: str) -> Mean | None:
     return value.summary if (value := row.value(metric)) else None
-
-
-def _beats(a: tuple, b: tuple, sign: int) -> bool:
-    no_worse = a[0] >= b[0] and sign * a[1] >= sign * b[1]
-    return no_worse and (a[0] > b[0] or sign * a[1] > sign * b[1])
-
-
-def _data(metrics: Sequence[str], key: str, points: Iterable[tuple[str, float, Row]]) -> str:
-    """The numbers of a drawing as CSV; points: (label, value of `key` if it is not empty, row of the table)."""
-    rows = []
-    for label, x, of in points:
-        row: dict[str, Any] = {"line": label} | ({key: f"{x:.6g}"} if key else {}) | {"setting": of.detail}
-        for metric in metrics:
-            m = _mean(of, metric)
-            row[f"{metric} mean"] = f"{m.mean:.6g}" if m else ""
-            row[f"{metric} sd"] = f"{m.std:.6g}" if m and m.std is not None else ""
-            row[f"{metric} n"] = str(m.n if m else 0)
-        rows.append(row)
-    return csv_text([[*rows[0]], *([*row.values()] for row in rows)])
 
 
 def _file(*parts: str) -> str:

@@ -134,11 +134,6 @@ def packed(predictions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return {n: base64.b64encode(zlib.compress(json.dumps(v).encode(), 9)).decode() for n, v in columns.items()}
 
 
-def columns(examples: Mapping[str, str]) -> dict[str, list[Any]]:
-    """Unpack the per-example scores: score -> values for all test examples, in order."""
-    return {name: _column(text) for name, text in examples.items()}
-
-
 @lru_cache(maxsize=256)
 def _column(text: str) -> list[Any]:
     return json.loads(zlib.decompress(base64.b64decode(text)))  # type: ignore[no-any-return]

@@ -19,13 +19,15 @@ LOCKS = (ROOT / "requirements.lock", ROOT / "requirements-fairseq.lock")
 
 def collect() -> dict[str, Any]:
     """The code version, package versions, type of machine, command and time, as plain JSON values."""
+    torch = sys.modules.get("torch")  # do not import torch just for this
+    gpu = torch.cuda.get_device_name(0) if torch and torch.cuda.is_available() else None
     return {
         "code": code_version(),
         "python": platform.python_version(),
         "kernels": kernels_version(),
         "locked": not unlocked() if LOCKS[0].is_file() else None,
         "packages": {name: version for name in ("sparse-attention", *pinned()) if (version := _version(name))},
-        "machine": {"system": platform.system(), "cpu": _cpu(), "cores": os.cpu_count(), "gpu": _gpu()},
+        "machine": {"system": platform.system(), "cpu": _cpu(), "cores": os.cpu_count(), "gpu": gpu},
         "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
@@ -89,10 +91,3 @@ def _cpu() -> str:
         name = platform.processor() or platform.machine()
     torch = sys.modules.get("torch")  # do not import torch just for this
     return f"{name}, {torch.backends.cpu.get_cpu_capability()}" if torch else name
-
-
-def _gpu() -> str | None:
-    torch = sys.modules.get("torch")  # do not import torch just for this
-    if torch is None or not torch.cuda.is_available():
-        return None
-    return torch.cuda.get_device_name(0)

@@ -24,7 +24,10 @@ SHARED = ("sparse_attention", "tasks/layers", "tasks/training", "tasks/fairseq_p
 
 def of(module: str, config: Mapping[str, Any]) -> dict[str, str]:
     """Path or `module:NAME` -> hash, for a cell of the family `module`; the plugins have been loaded."""
-    return {path: _hash(ROOT / path) for path in _ours(module, *_names(config))} | _theirs(module, config)
+    mapping = config.get("mapping") or {}
+    mappings = {str(one.get("name")) for one in (mapping, *(mapping.get("at") or {}).values())}
+    ours = _ours(module, str((config.get("model") or {}).get("name")), tuple(sorted(mappings)))
+    return {path: _hash(ROOT / path) for path in ours} | _theirs(module, config)
 
 
 def changed(
@@ -42,13 +45,6 @@ def changed(
 
 def _theirs(module: str, config: Mapping[str, Any]) -> dict[str, str]:
     return {f"module:{name}": _hash(file) for name, file in _imported(module, config.get("plugins") or ()).items()}
-
-
-def _names(config: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The name of the model, and those of the mappings."""
-    mapping = config.get("mapping") or {}
-    places = [one.get("name") for one in (mapping.get("at") or {}).values()]
-    return str((config.get("model") or {}).get("name")), tuple(sorted({str(n) for n in (mapping.get("name"), *places)}))
 
 
 @lru_cache(512)

@@ -44,8 +44,7 @@ class Value:
     @property
     def sd(self) -> str:
         """The standard deviation over seeds as text, or an empty string."""
-        known = self.summary is not None and self.summary.std is not None
-        return f"±{self.summary.std:.{self.decimals}f}" if known else ""  # type: ignore[union-attr]
+        return self.summary.text(self.decimals).partition(" ")[2] if self.summary else ""
 
     def text(self) -> str:
         return f"{self.mean} {self.sd}".rstrip()

@@ -54,8 +54,11 @@ def judge(
         reasons.append("the reading of the printed number is ambiguous")
     if metric.tolerance is None:
         reasons.append(f"no tolerance is stated for {metric.name}")
-    elif unit := _units(ours, printed, metric):
-        reasons.append(unit)
+    else:  # one number is a share (0 to 1), and the other is in per cent or points (0 to 100)
+        most = MOST.get(metric.unit, math.inf)
+        odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > most]
+        odd += [printed.value] if most == 100 and 0 < abs(printed.value) < 1 else []
+        reasons += [f"{v:g} is not in the unit of {metric.name} ({metric.unit})" for v in odd[:1]]
     if reasons:
         return Verdict(APART, tuple(dict.fromkeys(reasons)))
     open_ = list(doubt)
@@ -82,27 +85,11 @@ def _equivalence(ours: Mean, std: float, printed: float, metric: Metric) -> Verd
         return Verdict(REPRODUCED, (f"{told} within {band}",))
     if high < printed - tolerance or low > printed + tolerance:
         return Verdict(MISSED, (f"{told} outside {band}",))
-    needed = seeds_needed(std, abs(tolerance - abs(ours.mean - printed)))
+    # the fewest seeds for which half the width of the interval is below the margin, if the spread stays
+    margin, seeds = abs(tolerance - abs(ours.mean - printed)), range(2, MOST_SEEDS + 1)
+    needed = next((n for n in seeds if t_quantile(n - 1, EQUIVALENCE) * std / math.sqrt(n) < margin), None)
     more = f"about {needed} seeds of this spread would decide" if needed else f"over {MOST_SEEDS} seeds would be needed"
     return Verdict(OPEN, (f"{told} crosses the edge of {band}; {more}",))
-
-
-def seeds_needed(std: float, margin: float) -> int | None:
-    """The fewest seeds for which half the interval's width is below `margin`, if the spread stays at `std`.
-
-    Returns None if more than `MOST_SEEDS` are needed.
-    """
-    return next(
-        (n for n in range(2, MOST_SEEDS + 1) if t_quantile(n - 1, EQUIVALENCE) * std / math.sqrt(n) < margin), None
-    )
-
-
-def _units(ours: Mean | None, printed: Published, metric: Metric) -> str:
-    """An error message if one number is a share (0 to 1) and the other is in per cent or points (0 to 100); else ""."""
-    most = MOST.get(metric.unit, math.inf)
-    odd = [v for v in (printed.value, ours.mean if ours else 0.0) if abs(v) > most]
-    odd += [printed.value] if most == 100 and 0 < abs(printed.value) < 1 else []
-    return f"{odd[0]:g} is not in the unit of {metric.name} ({metric.unit})" if odd else ""
 
 
 def rule(metrics: Sequence[Metric]) -> str:
@@ -156,10 +143,13 @@ def barriers(
         reasons.append(f"a {split} score against a test number")
     elif any(all(t.name != split for t in s.tests) for s in slots):
         reasons.append(f"the cells have no test set {split!r}")
+    _, said, whose = column.label.rpartition(f";{STANDS_FOR}")
     for slot in slots:
         stored = results.get(slot.cell_id)
         told = stored.shortfalls if stored else {"train": slot.data.shortfalls}
-        reasons += [_standing(why, column.label) for why in (*told.get("train", ()), *told.get(split, ()))]
+        for why in (*told.get("train", ()), *told.get(split, ())):
+            name, stands, _ = why.partition(STANDS_FOR)  # one data set may replace those of several papers
+            reasons.append(f"{name}{STANDS_FOR}{whose}" if stands and said else why)
     if experiment.profile == "paper":
         reasons += _departures(column, row, printed, against, slots)
         reasons += [f"deviation: {text}" for text in declared]
@@ -231,16 +221,6 @@ def doubts(
             if made is not None and made != recipe:
                 reasons.append(f"{what} of recipe {made}, today's is {recipe}")
     return list(dict.fromkeys(reasons))
-
-
-def _standing(why: str, label: str) -> str:
-    """The text `why` with the data set named in the column's label filled in.
-
-    One data set may replace those of several papers.
-    """
-    name, stands, _ = why.partition(STANDS_FOR)
-    _, said, whose = label.rpartition(f";{STANDS_FOR}")
-    return f"{name}{STANDS_FOR}{whose}" if stands and said else why
 
 
 def _key(override: str) -> str:

@@ -14,7 +14,6 @@ from fairseq.optim.adam import Adam
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
-from repro.files import writing
 from tasks.config import models
 from tasks.fairseq_plugin import compat
 from tasks.fairseq_plugin.architectures import model_group
@@ -89,5 +88,5 @@ class Parts:
         state = {"args": None, "cfg": told, "model": wrapped.state_dict(), "task_state": {}}
         history = [last | {"lr_scheduler_state": {}, "num_updates": 0}]
         state |= {"extra_state": {"train_iterator": None}, "optimizer_history": history, "last_optimizer_state": None}
-        with writing(path) as file:
+        with open(path, "wb") as file:  # a full disk is then an OSError; torch would name positions
             torch.save(state, file)

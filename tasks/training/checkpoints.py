@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from repro.files import archive_damage, writing
+from repro.files import archive_damage
 
 LAST, PREVIOUS = "last.pt", "previous.pt"
 State = dict[str, Any]  # see loop.Training
@@ -57,7 +57,7 @@ def save(state: State, folder: Path) -> None:
     """Save a checkpoint atomically as LAST; the checkpoint that was LAST becomes PREVIOUS."""
     temporary = folder / f"saving.{os.getpid()}.pt"
     try:
-        with writing(temporary) as file:
+        with open(temporary, "wb") as file:  # a full disk is then an OSError; torch would name positions
             torch.save(state, file)
         with contextlib.suppress(FileNotFoundError):
             (folder / LAST).replace(folder / PREVIOUS)

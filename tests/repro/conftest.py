@@ -6,6 +6,7 @@ import os
 
 import fake_family  # registers itself as a family
 import pytest
+import yaml
 from made_report import reported  # noqa: F401 a fixture
 from made_table import made  # noqa: F401 a fixture
 
@@ -47,21 +48,13 @@ def nest(changes: dict) -> dict:
     return config
 
 
-def number(text: str):
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def compose(overrides, user=()):
     """Hydra's part, played by splitting at the equals sign; `bad=...` is an error."""
     if any(o.startswith("bad") for o in overrides):
         raise ValueError("no such key: bad")
     short = {"mapping": "mapping.name", "profile": "profile.name"}
-    config = nest({short.get(k.lstrip("+"), k.lstrip("+")): number(v) for k, v in (o.split("=", 1) for o in overrides)})
+    pairs = ((k.lstrip("+"), yaml.safe_load(v)) for k, v in (o.split("=", 1) for o in overrides))
+    config = nest({short.get(k, k): v for k, v in pairs})
     return config | {"plugins": [config["plugins"]] if isinstance(config["plugins"], str) else config["plugins"]}
 
 

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from repro import identity
 from repro import plan as plans
+from repro import protocol
 from repro.files import write_json
 from repro.protocol import Evaluation, Metric, Prepared, TestSet, Training
 
-identity.register(__name__)  # in this process: a name in a config.yaml alone would not do
+protocol.register(__name__)  # in this process: a name in a config.yaml alone would not do
 RECIPE = (1, 1)
 PRELOAD = ("torch", "safetensors.torch", "sparse_attention", "fake_family")
 EVALUATION_KEYS = ("decode", "task.scores", "task.deviations")
@@ -105,8 +105,6 @@ def train(config, prepared, folder: Path, monitor) -> Training:
     if behaviour == "look":
         (folder / "device").write_text(os.environ.get("CUDA_VISIBLE_DEVICES", "unset"))
         time.sleep(config["task"].get("seconds", 0.5))
-    if behaviour == "slow":
-        time.sleep(config["task"].get("seconds", 1.0))
     if behaviour == "recover" and not (checkpoints / "half").exists():
         (checkpoints / "half").write_text("half way")
         os.kill(os.getpid(), signal.SIGKILL)

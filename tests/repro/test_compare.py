@@ -1,7 +1,6 @@
 """Finished cells side by side: what is averaged, what is kept apart, what filters mean, what is drawn."""
 
 import csv
-import io
 import re
 from dataclasses import replace
 
@@ -13,7 +12,6 @@ from repro import cell as cells
 from repro.errors import ConfigError, Refused
 from repro.report import comparison, sweeps
 from repro.results import records
-from repro.store import Store
 from repro.tables import compare, render
 from repro.tables.compare import Lost
 
@@ -159,23 +157,6 @@ def test_a_filter_that_fits_nothing_names_what_there_is(grid, store, filters, sa
     assert all(text in str(caught.value) for text in said), caught.value
 
 
-@pytest.fixture(scope="module")
-def written(cell, tmp_path_factory):
-    """(folder of a comparison of two settings with two seeds and one with one, the records)."""
-    store, folder = Store(tmp_path_factory.mktemp("outputs")), tmp_path_factory.mktemp("written")
-    asked = [{"mapping__lam": lam, "seed": seed} for lam in (0.0, 0.5) for seed in (1, 2)]
-    for changes in (*asked, {"mapping__lam": 0.5, "mapping__name": "sparsemax"}):
-        assert cells.run(cell(**changes), store).state == "done"
-    found = records.read(store).records
-    files = comparison.write(compare.table(compare.groups(found), "table", "T <b>", ["A note."]), folder)
-    assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
-    return folder, found
-
-
-def lines_of(text):
-    return list(csv.DictReader(io.StringIO(text)))
-
-
 def test_each_run_has_a_line_for_each_test_set(trained, store, cell, tmp_path):
     """All keys that differ, all scores in full precision; cells without a result have a line, too."""
     asked = [(lam, lr, seed) for lam in (0.1, 0.25) for lr in (0.5, 1.0) for seed in (1, 2)]
@@ -185,7 +166,7 @@ def test_each_run_has_a_line_for_each_test_set(trained, store, cell, tmp_path):
     found = records.read(store).records
     comparison.write(compare.table(compare.groups(found), "table", "T", lost=[lost]), tmp_path, [lost])
     assert (tmp_path / "table.tex").read_text().count(r"\begin{tabular}") == 1
-    *lines, last = lines_of((tmp_path / "runs.csv").read_text())
+    *lines, last = csv.DictReader((tmp_path / "runs.csv").read_text().splitlines())
     assert sorted((made[x["cell"]], x["set"]) for x in lines) == sorted((a, s) for a in asked for s in ("duc", "test"))
     by_id = {r.cell_id: r for r in found}
     for line in lines:
@@ -209,9 +190,13 @@ def test_baselines_and_data_of_other_content_stand_apart(grid, trained, store):
     assert sum(line.startswith("Of softmax (") and "Data: " in line for line in found.footers) == 2
 
 
-def test_the_dashboard_has_the_numbers_of_all_cells(written):
-    folder, found = written
-    text = (folder / "dashboard.html").read_text()
+def test_the_dashboard_has_the_numbers_of_all_cells(grid, trained, store, tmp_path):
+    trained(mapping__lam=0.5, mapping__name="sparsemax")
+    found = records.read(store).records
+    folder = tmp_path / "written"
+    files = comparison.write(compare.table(compare.groups(found), "table", "T <b>", ["A note."]), folder)
+    assert {*files} == {f for f in folder.rglob("*") if f.is_file()} and files[-1] == folder / "dashboard.html"
+    text = files[-1].read_text()
     page = Page(text)
     assert "T <b>" in page.text and "A note." in page.text and "could not be made" not in text
     views = [a for tag, a in page.elements if a.get("class") == "view"]

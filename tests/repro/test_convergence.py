@@ -216,11 +216,8 @@ def stored(tmp_path, columns, config=SPARSEMAX):
     rows = [",".join(columns), *(",".join(map(str, row)) for row in zip(*columns.values()))]
     (tmp_path / "curves.csv").write_text("\n".join(rows) + "\n")
     scores = columns["dev/accuracy"]
-    metrics = {"best_epoch": float(scores.index(max(scores)) + 1)}
-    config = {**config, "train": {"max_epochs": len(scores), "best_metric": "accuracy"}}
-    told = {"metrics": metrics, "best_metric": "accuracy", "scores_by_epoch": scores, "baselines": {}, "tests": {}}
-    told["curves"] = read_curves(tmp_path)
-    return SimpleNamespace(family=SimpleNamespace(METRICS=KNOWN), config=config, **told)
+    metrics, train = {"best_epoch": float(scores.index(max(scores)) + 1)}, {"max_epochs": len(scores)}
+    return cell(tmp_path, metrics=metrics, config={**config, "train": train})
 
 
 def test_a_row_whose_attention_collapsed_has_not_converged_and_says_what_to_set(tmp_path):

@@ -149,8 +149,6 @@ def test_a_run_without_any_data_is_refused(begun):
 
 
 def test_this_machine_is_timed_without_a_trace():
-    import torch
-
     before = torch.get_rng_state()
     assert 0.05 < driving.slowness() < 500 and torch.equal(torch.get_rng_state(), before)
 

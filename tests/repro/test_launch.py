@@ -1,5 +1,6 @@
 """Launchers over cells of the fake family: what is begun again, what is not, and which GPU a worker gets. Slurm: tests/slurm."""
 
+import contextlib
 import os
 import pickle
 import signal
@@ -85,7 +86,7 @@ def test_a_signal_to_the_command_stops_its_cells(cell, store):
 
 def test_a_cell_whose_command_is_gone_stops(cell, store):
     """It would hold its machine for nobody, and the same command would wait for it."""
-    slow, here = cell(task__behaviour="slow", task__seconds=3.0), Path(__file__).parent
+    slow, here = cell(task__behaviour="look", task__seconds=3.0), Path(__file__).parent
     code = COMMAND.format(paths=[str(here.parents[1]), str(here)], runtime=RUNTIME)
     command = subprocess.Popen([sys.executable, "-c", code, str(store.root)], stdin=subprocess.PIPE)
     command.stdin.write(pickle.dumps(slow))
@@ -161,29 +162,24 @@ def test_memory_and_cores_decide_how_many_cells_share_a_gpu(monkeypatch, told, c
     assert launcher.places(auto) == ([None], None)
 
 
-def test_a_machine_without_gpus_leaves_its_workers_alone(monkeypatch):
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+VISIBLE = [(None, 0, {}, [None] * 3), (None, 2, {}, ["0", "1"]), ("", 9, {}, [None] * 3)]
+VISIBLE += [("5,7,GPU-0af", 9, {"devices": [2, 0]}, ["GPU-0af", "5"])]
+VISIBLE += [
+    ("4,5,6", 9, {"devices": [1, 3, 7]}, r"\[1, 3, 7\].*shows 3 GPU\(s\), so there is no 3; allowed: .* up to 2")
+]
+VISIBLE += [("", 9, {"device": "cpu", "devices": [0]}, r"allowed: all, none$")]
+VISIBLE += [(None, 0, {"devices": [0]}, r"devices=\[0\].*shows 0 GPU")]
+
+
+@pytest.mark.parametrize("named, count, asked, expected", VISIBLE)
+def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch, named, count, asked, expected):
     few = {"workers": 3, "device": "auto"}  # as a caller writes it that knows neither devices nor workers_per_device
-    for count, expected in ((0, [None] * 3), (2, ["0", "1"])):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda count=count: count)
-        assert launcher.places(few)[0] == expected
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert launcher.places(few) == ([None] * 3, None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6")
-    with pytest.raises(StoreError, match=r"\[1, 3, 7\].*shows 3 GPU\(s\), so there is no 3; allowed: .* up to 2"):
-        launcher.places(few | {"devices": [1, 3, 7]})
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    with pytest.raises(StoreError, match=r"allowed: all, none$"):
-        launcher.places(few | {"device": "cpu", "devices": [0]})
-
-
-def test_numbers_count_among_the_gpus_that_are_visible(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7,GPU-0af")
-    assert launcher.places(RUNTIME | {"device": "cuda", "devices": [2, 0]})[0] == ["GPU-0af", "5"]
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(StoreError, match=r"devices=\[0\].*shows 0 GPU"):
-        launcher.places(RUNTIME | {"devices": [0]})
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(StoreError, match=expected) if isinstance(expected, str) else contextlib.nullcontext():
+        assert launcher.places(few | asked)[0] == expected
 
 
 def test_workers_see_their_gpu_alone(cell, store, monkeypatch):

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy import stats
-from scores_oracles import bleu
 
 from repro.files import write_json
 from repro.identity import Results
 from repro.protocol import Metric
+from repro.statistics import corpus_bleu
 from repro.tables import paired
 from repro.tables.blocks import Row
 
@@ -120,11 +120,11 @@ def test_bleu_is_compared_as_the_mean_over_seeds_of_sacrebleu_s_score(row):
     totals = lengths - np.arange(4)
     hits = ([p, p / 2, p / 6, 0] for p in (0.6, 0.5))
     a, b = (np.concatenate([rng.binomial(totals, p), totals, lengths, lengths + 1], -1) for p in hits)
-    scores, keys = [bleu(rows.sum(1)) for rows in (a, b)], ("bleu_statistics", "test/bleu")  # of [seeds, sentences, 10]
+    scores = [corpus_bleu(rows.sum(1)) for rows in (a, b)]  # of [seeds, sentences, 10]
     each = [{s: dict(enumerate(of.tolist())) for s, of in enumerate(rows)} for rows in (a, b)]
-    rows = [row(examples, dict(enumerate(of)), *keys) for examples, of in zip(each, scores)]
+    rows = [row(examples, dict(enumerate(of)), "bleu_statistics", "test/bleu") for examples, of in zip(each, scores)]
     drawn = rng.integers(0, 8, (600, 8))
-    again = [[bleu(of[:, i].sum(1)).mean() for i in drawn] for of in (a, b)]
+    again = [[corpus_bleu(of[:, i].sum(1)).mean() for i in drawn] for of in (a, b)]
     error = whole(*rows, (0, 1), BLEU, "test/bleu")
     assert error == pytest.approx(np.std(np.subtract(*again)), rel=0.15)
     assert paired.value(rows[0].results, "test/bleu", BLEU).error == pytest.approx(np.std(again[0]), rel=0.15)

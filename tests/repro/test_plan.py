@@ -8,18 +8,12 @@ from functools import partial
 import fake_family
 import pytest
 
-from repro import plan as plans
 from repro.errors import ConfigError
 
 
 def made(one, tools, overrides=(), **options):
     (plan,) = fake_family.planned([one], tools, overrides, **options)
     return plan
-
-
-def test_points_of_a_grid():
-    assert plans.points(None) == plans.points({}) == [()]
-    assert plans.points({"a": [1, 2], "b": ["x"]}) == [(("a", 1), ("b", "x")), (("a", 2), ("b", "x"))]
 
 
 def test_every_place_of_the_table_has_its_slots(experiment, tools):

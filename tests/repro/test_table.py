@@ -30,13 +30,6 @@ def test_selection_can_minimise_and_what_is_not_a_number_is_never_the_best(made,
     assert block(*made()).rows[1].detail.startswith("lam=0.0")
 
 
-def test_a_metric_that_the_cells_lack_is_missing(made, monkeypatch):
-    shown = [{"metric": "test/bleu", "label": "BLEU"}, {"metric": "test/rouge1_f", "label": "R-1"}]
-    monkeypatch.setitem(COLUMN, "show", shown)
-    found = [v.text() for v in block(*made()).rows[0].values[:2]]
-    assert found == ["30.50 ±0.71", "missing"]
-
-
 @pytest.mark.parametrize("word", ["failed", "not run yet"])
 def test_a_row_without_its_cells_is_shown_as_such(made, word):
     plan, store = made({**SOFTMAX, (1, 0.0, 1): None, (1, 0.0, 2): None})

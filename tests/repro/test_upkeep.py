@@ -69,18 +69,14 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_commit_and_changes(checkout):
-    assert not (found := provenance.code_version())["dirty"]
-    (checkout / "code.py").write_text("a = 2\n")
-    assert provenance.code_version() == found | {"dirty": True}
-
-
-def test_the_index_is_not_written(checkout):
+def test_commit_and_changes_without_writing_the_index(checkout):
     """A cell may be killed while git has its lock: then nobody could commit any more."""
     os.utime(checkout / "code.py", (1, 1))  # git would note that it is unchanged after all
     before = (checkout / ".git" / "index").read_bytes()
-    assert not provenance.code_version()["dirty"]
+    assert not (found := provenance.code_version())["dirty"]
     assert (checkout / ".git" / "index").read_bytes() == before
+    (checkout / "code.py").write_text("a = 2\n")
+    assert provenance.code_version() == found | {"dirty": True}
 
 
 def test_a_git_that_hangs_stops_nothing(checkout, monkeypatch):

@@ -38,8 +38,7 @@ def test_a_sweep_ends_in_one_table_and_is_found_again(train, command, outputs, c
     assert all(losses[m, gamma, 1] != losses[m, gamma, 2] for m, gamma, _ in losses), losses
     folder = outputs / "sweeps" / "mine"
     names = {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
-    plots = {f"plots/toy_fusedmax_gamma.{kind}" for kind in ("svg", "csv")}
-    assert {"table.txt", "table.md", "table.csv", *plots} <= names
+    assert {"table.txt", "table.md", "table.csv", "plots/toy_fusedmax_gamma.svg"} <= names
     again = train(*asked, "runtime.workers=1")
     assert again.returncode == 0 and "0 cells run, 8 reused, 0 failed" in again.stdout
     capsys.readouterr()
