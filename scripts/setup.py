@@ -31,6 +31,10 @@ LOCKS = {"run": "requirements.lock", "dev": "requirements-dev.lock"}  # dev: the
 NEEDED = {"": 10, "cpu": 4}  # GB of free disk for each value of TORCH
 OF_TORCH = r"torch|torchvision|triton|nvidia-[\w-]+|cuda-[\w-]+"  # packages that torch without CUDA replaces
 PINNED = r"^(?:{})==(?:.*\\\n)*.*\n"  # packages in a lock, with their hashes
+# fairseq-fixed is one release by one person. Where it cannot be installed: another build of fairseq 0.12.3.
+SECOND = """ve-fairseq==0.12.3 \\
+    --hash=sha256:5e84da7a92db08aae7f9cc3d155d4574d915fe1959dc1e041d514b6ef7bc000a \\
+    --hash=sha256:9ba18767af12978b4700ac7d9914e6abfe365a50ce17faa6a79e8f07f4129be5"""
 
 
 def main(groups: list) -> None:
@@ -49,7 +53,8 @@ def main(groups: list) -> None:
             return
         if trouble := first_trouble(torch):
             sys.exit(f"setup: {trouble}")
-        if not healthy() or "unfinished" in (stamp("run"), stamp("dev")):
+        second = "run" in missing and any(VENV.glob("lib/*/site-packages/ve_fairseq-*"))  # not beside the first
+        if second or not healthy() or "unfinished" in (stamp("run"), stamp("dev")):
             print(f"creating .venv with Python {sys.version.split()[0]}", flush=True)
             VENV.unlink() if VENV.is_symlink() else shutil.rmtree(VENV, ignore_errors=True)
             subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
@@ -155,7 +160,7 @@ def install(group: str, torch: str) -> None:
 
 
 def fairseq() -> None:
-    """Install fairseq, without its dependencies and extensions (READTHEDOCS=1)."""
+    """Install fairseq, without its dependencies and extensions (READTHEDOCS=1), from the first source that has it."""
     print("installing fairseq without its extensions", flush=True)
     bare = ("--no-deps", "--no-build-isolation")  # its setup.py imports torch
     if folder := os.environ.get("FAIRSEQ_WHEEL"):
@@ -165,7 +170,10 @@ def fairseq() -> None:
         lock = (ROOT / "requirements-fairseq.lock").read_text(encoding="utf-8")
         pip(*bare, "--no-binary", "fairseq-fixed", "--require-hashes", lock=lock, READTHEDOCS="1")
     except subprocess.CalledProcessError:
-        sys.exit("setup: fairseq is unavailable; CONTRIBUTING.md says how to install it from FAIRSEQ_WHEEL=FOLDER")
+        if sys.version_info[:2] > (3, 12):
+            sys.exit("setup: fairseq is unavailable; CONTRIBUTING.md says how to install it from FAIRSEQ_WHEEL=FOLDER")
+        print("fairseq-fixed is unavailable: installing ve-fairseq", flush=True)
+        pip(*bare, "--require-hashes", lock=SECOND)
 
 
 def pip(*arguments: str, lock: str = "", by: tuple = (), **environment: str) -> None:

@@ -144,7 +144,7 @@ def test_uv_is_this_machines_or_the_locked_one_by_pip(setup, monkeypatch):
     assert build(setup)[0][1] == LOCK
 
 
-@pytest.mark.parametrize("broken", ["interpreter", "pip", "moved"])
+@pytest.mark.parametrize("broken", ["interpreter", "pip", "another fairseq", "moved"])
 def test_a_broken_environment_is_made_anew(setup, monkeypatch, broken):
     build(setup, "dev")
     (packages,) = setup.VENV.glob("lib/*/site-packages")
@@ -153,6 +153,10 @@ def test_a_broken_environment_is_made_anew(setup, monkeypatch, broken):
         setup.PYTHON.symlink_to("/nowhere/python3")
     elif broken == "pip":
         (packages / "pip").rename(packages / "gone")
+    elif broken == "another fairseq":
+        (packages / "ve_fairseq-0.12.3.dist-info").mkdir()
+        assert build(setup, "dev") == []  # the second source is as good, until something changes
+        (setup.ROOT / "requirements.lock").write_text(LOCK.replace("numpy==2", "numpy==3"))
     else:
         place(setup, monkeypatch, setup.ROOT.rename(setup.ROOT.with_name("moved here")))
     (packages / "left over").mkdir() if broken not in ("moved",) else None
@@ -182,14 +186,19 @@ def test_two_setups_take_turns(setup, capsys):
     assert build(setup) == [] and "waiting for another" in capsys.readouterr().out
 
 
-def test_fairseq_comes_from_its_lock_or_a_wheel(setup, monkeypatch, tmp_path):
-    for said in ("FAIRSEQ_WHEEL=FOLDER", "has no wheel of fairseq"):
+def test_fairseq_has_a_second_source(setup, monkeypatch, tmp_path):
+    absent = {"fairseq-fixed": FAILED}
+    monkeypatch.setattr(setup.sys, "version_info", (3, 12, 1))
+    assert build(setup, **absent)[1][1].startswith("ve-fairseq==0.12.3 \\\n    --hash=sha256:")
+    for version, said in (((3, 13, 0), "FAIRSEQ_WHEEL=FOLDER"), ((3, 12, 0), "has no wheel of fairseq")):
+        setup.VENV.joinpath(".run").write_text("of yesterday")
+        monkeypatch.setattr(setup.sys, "version_info", version)
         with pytest.raises(SystemExit, match=said):
-            build(setup, **{"fairseq-fixed": FAILED})
+            build(setup, **absent)
         monkeypatch.setenv("FAIRSEQ_WHEEL", str(tmp_path))
     wheel = tmp_path / "fairseq_fixed-0.12.3.1-py3-none-any.whl"
     wheel.touch()
-    assert build(setup)[1][0].endswith(str(wheel))
+    assert build(setup, **absent)[1][0].endswith(str(wheel))
 
 
 @pytest.mark.parametrize("stopped, status, said", [(2, 1, "PIP_INDEX_URL=ADDRESS"), (130, 130, "interrupted")])
