@@ -23,7 +23,7 @@ from repro.results import archive
 from repro.store import Store
 from tasks import data
 from tasks.commands import records
-from tasks.config import compose, models, nodes
+from tasks.config import compose, models, nodes, overrides
 from tasks.config.overrides import merged
 from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
@@ -226,6 +226,7 @@ def test_fairseq_does_not_get_into_the_tree(composed):
     before = composed(["task=translation", "optim=adam"])
     import tasks.fairseq_plugin  # noqa: F401
 
+    overrides._composed.cache_clear()
     assert composed(["task=translation", "optim=adam"]) == before
 
 

@@ -152,8 +152,8 @@ class Top:
 
 
 @dataclass
-class Csv:
-    """No logger besides curves.csv in the cell's folder."""
+class Nothing:
+    """There is nothing to set: of the logger csv, or of a family, a model or a schedule without options."""
 
 
 @defaults("launcher/local")

@@ -11,11 +11,11 @@ To add a schedule, write a class here, whose options have `@defaults("schedule/<
 write `configs/schedule/<name>.yaml`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from repro.options import integer, listing, number
 from tasks.config.files import defaults
+from tasks.config.nodes import Nothing
 
 
 class Schedule:
@@ -27,9 +27,7 @@ class Schedule:
 
     STATE: tuple[str, ...] = ()
 
-    @dataclass
-    class Options:
-        pass
+    Options: type = Nothing
 
     def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
         self.options, self.lr = options, lr
@@ -47,8 +45,7 @@ class Schedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
-        for name in self.STATE:
-            setattr(self, name, state[name])
+        vars(self).update(state)
 
 
 class Fixed(Schedule):

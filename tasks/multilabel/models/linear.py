@@ -29,8 +29,10 @@ from torch import Tensor
 import sparse_attention as sa
 from sparse_attention import losses
 from tasks.config.models import Place, nodes_at, parameters
+from tasks.config.nodes import Nothing
 from tasks.multilabel.options import Solver
 
+Options = Nothing
 PLACES = {"output": Place(over=("row",), learned=False)}
 SOLVER = Solver()
 Array = np.ndarray
@@ -40,11 +42,6 @@ LINE_SEARCH_FAILED = 2
 FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
 ALLOWED = {"log": ("softmax",), "huber": ("sparsemax",), "hinge": ("sparsemax", "sparsegen_lin", "sparsehourglass")}
 ALLOWED["fenchel_young"] = FENCHEL_YOUNG
-
-
-@dataclass
-class Options:
-    """A linear model has no options."""
 
 
 @dataclass(frozen=True)
