@@ -45,22 +45,17 @@ class Split:
 
     Attributes:
         source, target: rows of ids without end of sentence; a source is never empty; target is the first reference.
-        tokens: side -> the same rows as tokens, before rare words were replaced by the unknown word.
+        source_tokens, target_tokens: the same rows as tokens, before rare words were replaced by the unknown word.
     """
 
     source: Ragged
     target: Ragged
-    tokens: Mapping[str, TokenLines]
+    source_tokens: TokenLines
+    target_tokens: TokenLines
     raw: Path
 
     def __len__(self) -> int:
         return len(self.source)
-
-    def source_tokens(self, i: int) -> list[str]:
-        return self.tokens["source"][i]
-
-    def target_tokens(self, i: int) -> list[str]:
-        return self.tokens["target"][i]
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -151,7 +146,7 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
     for name in ("train", "dev", "test"):
         if (folder / f"{name}.source.ids.npy").exists():
             (source, s), (target, t) = (open_tokens(folder, f"{name}.{side}") for side in SIDES)
-            splits[name] = Split(source, target, {"source": s, "target": t}, folder / f"{name}.pairs.jsonl")
+            splits[name] = Split(source, target, s, t, folder / f"{name}.pairs.jsonl")
     options, languages = read(Encode, stored["options"], "encode"), stored["languages"]
     vocabularies = [read_dictionary(folder / f"dict.{side}.txt") for side in SIDES]
     sha256 = _sha256(meta.get("files") or _encoding_files(folder))

@@ -203,7 +203,7 @@ def evaluation(
         record |= {"output": text, "score": round(h.score, 4)}
         record["sentence"] = {k: np.round(v[row], 4).tolist() for k, v in sentences.items()}
         if row < keep_attention:
-            record |= {"source_tokens": split.source_tokens(h.index), "output_tokens": [*h.tokens, SPECIAL[EOS]]}
+            record |= {"source_tokens": split.source_tokens[h.index], "output_tokens": [*h.tokens, SPECIAL[EOS]]}
         found.append(record)
     return Evaluation(
         metrics={f"{name}/{k}": float(v) for k, v in metrics.items()},

@@ -241,7 +241,7 @@ def decode(
         again = options.length == "wu" or options.coverage_penalty != 0
         found_here = beam_search(model, src_tokens.to(device), src_lengths, options, None if again else most, **given)
         for i, results in zip(batch, found_here):
-            copied = part.source_tokens(i) if options.replace_unk else None
+            copied = part.source_tokens[i] if options.replace_unk else None
             best = (ranked(results, options) if again else results)[:most]
             found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
         done((start + len(batch)) / len(order))

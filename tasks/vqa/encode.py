@@ -128,10 +128,6 @@ class Encoded:
     def word_count(self) -> int:
         return FIRST + len(self.words)
 
-    @property
-    def answer_count(self) -> int:
-        return len(self.answers)
-
     @cached_property
     def images(self) -> Images:
         """The images of all splits, memory-mapped; opened on first use."""

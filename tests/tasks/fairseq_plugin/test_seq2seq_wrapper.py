@@ -99,7 +99,7 @@ def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):
     rng = np.random.default_rng(1)
     sides = [[rng.integers(4, 24, rng.integers(1, 9)).astype(np.int32) for _ in range(40)] for _ in range(2)]
     source, target = (Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)])) for rows in sides)
-    ours = Pairs(Split(source, target, {}, tmp_path / "train.pairs.jsonl"), training=True)
+    ours = Pairs(Split(source, target, (), (), tmp_path / "train.pairs.jsonl"), training=True)
     sides = [[torch.tensor(np.append(row, [EOS] * end)).long() for row in rows] for end, rows in enumerate(sides)]
     given = [part for rows in sides for part in (rows, np.array([len(row) for row in rows]), symbols)]
     theirs = LanguagePairDataset(*given, left_pad_source=False, left_pad_target=False)

@@ -142,7 +142,7 @@ VOCABULARY = [f"w{i}" for i in range(20)]
 
 
 def decoded(model, done=untold, share=None, **given):
-    split = SimpleNamespace(source=ROWS, source_tokens=TOKENS.__getitem__)
+    split = SimpleNamespace(source=ROWS, source_tokens=TOKENS)
     encoded = SimpleNamespace(splits={"test": split}, target_vocab=VOCABULARY)
     options = read(Decode, {"max_len_b": 7, "beam": 2} | given, "decode")
     found = decode(model, encoded, options, done, **({} if share is None else {"share": share}))

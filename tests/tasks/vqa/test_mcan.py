@@ -32,7 +32,7 @@ class Given:
 
     image_spec: ImageSpec = FEATURES
     word_count: int = FIRST + 20
-    answer_count: int = 7
+    answers: str = "abcdefg"
     vectors: np.ndarray | None = None
 
 
