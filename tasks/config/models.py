@@ -69,12 +69,6 @@ def architecture(family: str, name: str) -> ModuleType:
     return part(family, f"models.{name}")
 
 
-def options(family: str, model: Mapping[str, Any]) -> Any:
-    """The node `model` as an instance of the architecture's `Options`."""
-    values = {k: v for k, v in model.items() if k != "name"}
-    return read(architecture(family, model["name"]).Options, values, "model")
-
-
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
     """Place -> dict with the mapping's name and parameters. Raises ConfigError if the model has no such place."""
     own = mapping.get("at") or {}
@@ -187,8 +181,9 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *ar
     `arguments` are the others that models of this family take (sizes, encoded data).
     """
     module = architecture(family, model["name"])
-    model = {**getattr(module, "EARLIER", {}), **model}  # a stored node may be older than some options
-    return module.Model(options(family, model), *arguments, mappings_at(mapping, module.PLACES))
+    own = {**getattr(module, "EARLIER", {}), **model}  # a stored node may be older than some options
+    del own["name"]
+    return module.Model(read(module.Options, own, "model"), *arguments, mappings_at(mapping, module.PLACES))
 
 
 def row_mappings() -> list[str]:

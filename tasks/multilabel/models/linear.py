@@ -34,7 +34,6 @@ from tasks.multilabel.options import Solver
 
 Options = Nothing
 PLACES = {"output": Place(over=("row",), learned=False)}
-SOLVER = Solver()
 Array = np.ndarray
 # The status of scipy's L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2
@@ -135,9 +134,7 @@ class Fit:
         return self.weights[0] + features @ self.weights[1:]
 
 
-def fit(
-    features: Array, eta: Array, output: Output, penalty: float, solver: Solver = SOLVER, start: Array | None = None
-) -> Fit:
+def fit(features: Array, eta: Array, output: Output, penalty: float, solver: Solver, start: Array | None = None) -> Fit:
     """Minimise the objective in float64.
 
     Args:

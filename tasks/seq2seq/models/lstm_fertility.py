@@ -72,13 +72,10 @@ class Model(lstm.Model):
             ValueError: the fertilities are learned from data, or there is a coverage loss, which our own criterion adds,
                 but there is no folder of encoded pairs.
         """
-        kind = self.options.fertility
-        if self.options.coverage_loss and folder is None:
-            told = f"coverage_loss={self.options.coverage_loss:g} is not added by fairseq's own criterions"
-            raise ValueError(f"{told}; use scripts/train.py, or --coverage-loss 0")
-        if kind != "constant" and folder is None:
-            told = f"fertility={kind} is learned from data that we encoded"
-            raise ValueError(f"{told}; use scripts/train.py, or --fertility constant")
+        kind, weight = self.options.fertility, self.options.coverage_loss
+        if folder is None and (weight or kind != "constant"):
+            told = f"fertility={kind} and coverage_loss={weight:g} need pairs that we encoded"
+            raise ValueError(f"{told}; use scripts/train.py, or --fertility constant --coverage-loss 0")
         if kind == "guided":
             self.of_type.copy_(torch.from_numpy(np.load(folder / TYPES)))
         elif kind == "predicted":

@@ -96,7 +96,7 @@ def test_a_start_at_zero_is_no_trap():
     output, eta = Output("sparsemax", {}, "hinge"), proportions(y)
     constant = float(output.value(torch.zeros(y.shape, dtype=torch.float64), torch.as_tensor(eta)))
     assert constant == pytest.approx((~y).sum(1).mean())
-    assert fit(x, eta, output, 1e-3).objective < 0.6466 * 1.03 < 0.9 * constant
+    assert fit(x, eta, output, 1e-3, Solver()).objective < 0.6466 * 1.03 < 0.9 * constant
 
 
 def tune(penalties, thresholds, **parameters):
