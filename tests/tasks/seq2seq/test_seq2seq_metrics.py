@@ -1,13 +1,13 @@
 """What is stored of a test set's outputs: metrics with their declarations, records, attention; trivial systems."""
 
 import json
-import random
 from functools import cache
 
 import numpy as np
 import pytest
 import torch
 from rouge_score.rouge_scorer import RougeScorer
+from test_text_scores import texts
 
 from repro.files import sealed
 from repro.options import read
@@ -122,14 +122,6 @@ def test_numbers_are_restored_before_scoring(encoded):
     found = evaluation(test, [Hypothesis([*ids, EOS], torch.ones(5, 4) / 4, 0.0, 0, words)], ["rouge_recall75"])
     assert found.predictions[0]["output"] == "shares fall 12 percent"
     assert found.metrics["test/rouge2_r"] == pytest.approx(100)
-
-
-WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", "police", "U.S.", "don't"]
-
-
-def texts(count, seed, low=1, high=9):
-    rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(low, high))) for _ in range(count)]
 
 
 @pytest.fixture
