@@ -19,7 +19,7 @@ from tasks.config.nodes import Nothing
 
 
 class Schedule:
-    """Base class of the schedules.
+    """A constant rate, and the base class of the other schedules.
 
     A schedule has the base rate `lr` and is made for `total_updates` updates, `updates_per_epoch` in each epoch. To resume,
     it needs the attributes named in STATE, in addition to the number of updates.
@@ -46,10 +46,6 @@ class Schedule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
         vars(self).update(state)
-
-
-class Fixed(Schedule):
-    """A constant rate."""
 
 
 class LatchedHalving(Schedule):
@@ -148,5 +144,5 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "inverse_sqrt": InverseSqrt,
     "epoch_steps": EpochSteps,
     "linear": Linear,
-    "fixed": Fixed,
+    "fixed": Schedule,
 }

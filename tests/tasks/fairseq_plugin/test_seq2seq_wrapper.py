@@ -186,10 +186,3 @@ def test_every_architecture_is_registered(family):
         gen_parser_from_dataclass(argparse.ArgumentParser(), made())  # a string annotation would raise here
         assert {"mapping", "mapping_params"} <= made.__dataclass_fields__.keys()
         assert values_of(made(), options) == plain(options())
-    if family == "seq2seq":
-        mapping = {"name": "fusedmax", "lam": 0.5, "gamma": 1.0, "at": {}, "grid": {"lam": [0.1]}}
-        options = models.architecture(family, "lstm").Options
-        model = {"name": "lstm"} | plain(options(hidden_dim=7))
-        found = architectures.model_group({"model": model, "mapping": mapping}, options)
-        assert found["_name"] == "sa_seq2seq" and found["hidden_dim"] == 7 and found["mapping"] == "fusedmax"
-        assert found["mapping_params"] == '{"lam": 0.5, "gamma": 1.0, "at": {}}'
