@@ -67,11 +67,6 @@ class Hypothesis:
     index: int = 0
     tokens: list[str] = field(default_factory=list)
 
-    @property
-    def unknown(self) -> bool:
-        """Whether the model generated the unknown word, even if it was replaced later."""
-        return UNK in self.ids
-
 
 @torch.no_grad()
 def beam_search(

@@ -179,7 +179,7 @@ def test_unknown_words_are_copied_from_where_the_attention_looks(talker):
     plain, copied = decoded(talker, replace_unk=False), decoded(talker, replace_unk=True)
     kinds = set()
     for i, (a, b) in enumerate(zip(plain, copied)):
-        assert a.unknown == b.unknown == ("<unk>" in a.tokens) and "<unk>" not in b.tokens
+        assert (UNK in a.ids) == (UNK in b.ids) == ("<unk>" in a.tokens) and "<unk>" not in b.tokens
         for t, (before, after) in enumerate(zip(a.tokens, b.tokens, strict=True)):
             expected = TOKENS[i][int(a.attention[t].argmax())] if before == "<unk>" else before
             assert after == expected
