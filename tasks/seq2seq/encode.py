@@ -16,7 +16,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -125,17 +125,14 @@ def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> t
     def build(folder: Path) -> dict[str, Any]:
         pairs = split_of(data, data.read(progress), "test")
         keep_encoding(encoding, folder)
-        return {"digits": digits, "report": _write_split(open_encoded(folder, digits), "test", pairs, None, progress)}
+        encoded = replace(open_encoded(folder), digits=digits)
+        return {"digits": digits, "report": _write_split(encoded, "test", pairs, None, progress)}
 
     return ["pairs", RECIPE, data.fingerprint.get("test"), digits, _sha256(_encoding_files(encoding))], build
 
 
-def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
-    """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these.
-
-    Args:
-        digits: the character to replace every digit of a text by, if the folder itself does not specify one.
-    """
+def open_encoded(folder: str | Path) -> Encoded:
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these."""
     folder = Path(folder)
     try:
         stored = json.loads((folder / "encoding.json").read_text(encoding="utf-8"))
@@ -150,7 +147,7 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
     options, languages = read(Encode, stored["options"], "encode"), stored["languages"]
     vocabularies = [read_dictionary(folder / f"dict.{side}.txt") for side in SIDES]
     sha256 = _sha256(meta.get("files") or _encoding_files(folder))
-    digits, report = meta.get("digits", digits), meta.get("report", {})
+    digits, report = meta.get("digits"), meta.get("report", {})
     return Encoded(folder, options, languages, *vocabularies, splits, sha256, digits, report)
 
 

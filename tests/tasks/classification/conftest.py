@@ -1,7 +1,6 @@
 """Fixtures for the classification tasks: encoded generated texts, and models on them."""
 
 import copy
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -37,12 +36,6 @@ def build_model():
         return build("classification", {"name": name} | options, {"name": mapping}, encoded).eval()
 
     return make
-
-
-@pytest.fixture
-def vocabulary():
-    """`vocabulary(size, classes)`: all that a model needs to know of an encoding."""
-    return lambda size, classes: SimpleNamespace(size=size, classes=["c"] * classes, vectors=None, vector_rows=None)
 
 
 @pytest.fixture(scope="session")
