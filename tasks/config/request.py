@@ -41,7 +41,6 @@ PATHS = (
 WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # a word with a letter that Hydra's parser rejects
 SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
 DECIMALS = 12  # of the values of a range
-SEVERAL = ("logger",)  # groups from which several files may be chosen
 OPTUNA = "hydra/sweeper=optuna"
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
 
@@ -153,7 +152,7 @@ class Override:
         if self.parsed.is_hydra_override() or not self.chooses or self.parsed.package is not None or not listed:
             return []
         chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
-        if self.key in SEVERAL:
+        if self.key == "logger":  # of which several files may be chosen
             chosen = [name for one in chosen for name in (one if isinstance(one, list) else [one])]
         known = [*names_in(self.key), *(own if self.key == "mapping" else ())]
         there = f"configs/{self.key} has: {', '.join(names_in(self.key)) or 'nothing'}"

@@ -28,12 +28,13 @@ from torch import Tensor
 
 import sparse_attention as sa
 from sparse_attention import losses
+from sparse_attention.describe import LEARNED
 from tasks.config.models import Place, nodes_at, parameters
 from tasks.config.nodes import Nothing
 from tasks.multilabel.options import Solver
 
 Options = Nothing
-PLACES = {"output": Place(over=("row",), learned=False)}
+PLACES = {"output": Place(over=("row",))}
 Array = np.ndarray
 # The status of scipy's L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2
@@ -108,7 +109,8 @@ def problems(config: Mapping[str, Any]) -> list[str]:
         output = output_of(task, config["mapping"])
     except ValueError as error:
         return [str(error)]
-    found = []
+    why = "is invalid for this model, which trains weights alone; give a number"
+    found = [f"mapping.{name}={LEARNED} {why}" for name, value in output.params.items() if value == LEARNED]
     for name, values in task["tune"]["parameters"].get(output.mapping, {}).items():
         for value in values:
             try:
