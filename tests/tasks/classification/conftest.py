@@ -29,11 +29,17 @@ def toy(tmp_path_factory):
 
 @pytest.fixture
 def build_model():
-    """`build_model(architecture, encoded, mapping, **options)`: a model from seed 0, ready to predict."""
+    """`build_model(architecture, encoded, mapping, **options)`: a model from seed 0, ready to predict.
 
-    def make(name: str, encoded, mapping: str = "softmax", **options):
+    The parameters with one of the parts `sharp` in their name are three times as large, so that attention is not flat.
+    """
+
+    def make(name: str, encoded, mapping: str = "softmax", sharp=(), **options):
         torch.manual_seed(0)
-        return build("classification", {"name": name} | options, {"name": mapping}, encoded).eval()
+        model = build("classification", {"name": name} | options, {"name": mapping}, encoded).eval()
+        for of, parameter in model.named_parameters():
+            parameter.data *= 3 if any(part in of for part in sharp) else 1
+        return model
 
     return make
 
