@@ -66,7 +66,6 @@ class Layer(nn.Module):
         y, weights = self.own.attend(queries, keys, values, **seen, need_weights=weigh and self.cross is None)
         x = self._leave(0, x, y)
         if self.cross is not None:
-            assert source is not None
             asked = self.cross.project(self._enter(1, x), "q")
             y, weights = self.cross.attend(*asked, *source, lengths=lengths, need_weights=weigh)
             x = self._leave(1, x, y)

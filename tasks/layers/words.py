@@ -31,13 +31,7 @@ class WordVectors(nn.Module):
     """
 
     def __init__(
-        self,
-        size: int,
-        dim: int,
-        init_range: float,
-        vectors: Pretrained = None,
-        rows: Pretrained = None,
-        fixed: bool = True,
+        self, size: int, dim: int, init_range: float, vectors: Pretrained, rows: Pretrained, fixed: bool
     ) -> None:
         super().__init__()
         self.dim = dim if vectors is None else vectors.shape[1]

@@ -85,7 +85,6 @@ def select(
             f1 = micro_f1(candidate.distribution(scores) > tried[:, None, None], true)
             if best is None or f1.max() > best.f1:
                 best = Choice(candidate, penalty, float(tried[f1.argmax()]), float(f1.max()), models[0][place])
-    assert best is not None
     if len(pairs) == 1:
         return best
     upto = penalties[: penalties.index(best.penalty) + 1]

@@ -177,5 +177,4 @@ def fit(features: Array, eta: Array, output: Output, penalty: float, solver: Sol
         if found.status != LINE_SEARCH_FAILED or iterations >= solver.iterations:
             break
         at = best.x + 1e-3 * np.abs(best.x).max() * random.standard_normal(at.shape)
-    assert best is not None
     return Fit(best.x.reshape(shape), float(best.fun), evaluations, iterations)

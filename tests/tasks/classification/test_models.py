@@ -103,7 +103,7 @@ def test_pretrained_vectors_stay_and_the_others_learn(toy):
     data = toy("toy_reviews")
     rows = np.array([4, 7, data.size - 1])
     vectors = np.arange(9, dtype=np.float32).reshape(3, 3)
-    layer = WordVectors(data.size, 50, 0.05, vectors, rows)
+    layer = WordVectors(data.size, 50, 0.05, vectors, rows, fixed=True)
     everything = torch.arange(data.size)
     before = layer(everything).detach().clone()
     assert np.array_equal(before[rows], vectors) and not before[PAD].any() and layer.dim == 3
