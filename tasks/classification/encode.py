@@ -122,11 +122,6 @@ class Encoded:
         """Number of ids."""
         return FIRST + len(self.vocabulary)
 
-    @property
-    def vector_rows(self) -> np.ndarray | None:
-        """Ids [found] of the pretrained vectors, or None."""
-        return None if self.vectors is None else np.arange(self.size - len(self.vectors), self.size)
-
 
 def _training(data: DataSet, options: Encode, root: Path, progress: Progress) -> tuple[Any, Build]:
     found = [data.fingerprint.get(s) for s in ("train", "dev")]
