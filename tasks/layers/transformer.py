@@ -37,12 +37,9 @@ class Layer(nn.Module):
     def __init__(self, options: LayerOptions, own: nn.Module, cross: nn.Module | None = None) -> None:
         super().__init__()
         H, F = options.hidden_dim, options.ff_dim
-
-        def attention(mapping: nn.Module) -> MultiheadAttention:
-            return MultiheadAttention(H, options.heads, options.attention_dropout, copy.deepcopy(mapping))
-
-        self.own = attention(own)
-        self.cross = None if cross is None else attention(cross)
+        sizes = H, options.heads, options.attention_dropout
+        self.own = MultiheadAttention(*sizes, copy.deepcopy(own))
+        self.cross = None if cross is None else MultiheadAttention(*sizes, copy.deepcopy(cross))
         self.feed = nn.Sequential(nn.Linear(H, F), nn.ReLU(), nn.Dropout(options.relu_dropout), nn.Linear(F, H))
         self.norms = nn.ModuleList(nn.LayerNorm(H) for _ in range(2 if cross is None else 3))
         self.dropout, self.pre_norm = nn.Dropout(options.dropout), options.pre_norm
