@@ -185,7 +185,7 @@ def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
         log_p[at] = -torch.inf
         log_p[at, :, EOS] = end
     if t == 0:
-        log_p[torch.from_numpy(np.flatnonzero(limits > 0)).to(log_p.device), :, EOS] = -torch.inf
+        log_p[..., EOS] = -torch.inf
     return log_p
 
 

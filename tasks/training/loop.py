@@ -27,9 +27,8 @@ class Means(dict[str, list[float]]):
 
     def add(self, measured: Mapping[str, tuple[float, float]]) -> None:
         for name, (value, weight) in measured.items():
-            if weight > 0:
-                total, before = self.get(name, (0.0, 0.0))
-                self[name] = [total + value * weight, before + weight]
+            total, before = self.get(name, (0.0, 0.0))
+            self[name] = [total + value * weight, before + weight]
 
     def values_of(self, criterion: Any, split: str) -> dict[str, float]:
         """The means as the criterion rounds them, named `<split>/<name>`."""

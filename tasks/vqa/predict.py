@@ -34,11 +34,10 @@ def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarra
 
 def targets_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> Tensor:
     """Soft scores, float32 [B, A]: the accuracy that each answer of the vocabulary would have."""
-    target = torch.zeros(len(numbers), len(encoded.answers), dtype=torch.float32)
+    target = np.zeros((len(numbers), len(encoded.answers)), np.float32)
     for place, i in enumerate(numbers):
-        answers = torch.from_numpy(split.answers[int(i)].astype(np.int64))
-        target[place, answers] = torch.from_numpy(np.array(split.scores[int(i)]))
-    return target
+        target[place, split.answers[int(i)]] = split.scores[int(i)]
+    return torch.from_numpy(target)
 
 
 def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarray:
