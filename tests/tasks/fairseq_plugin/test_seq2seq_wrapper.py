@@ -150,22 +150,15 @@ FAMILIES = ("seq2seq", "classification", "vqa")
 
 
 # what is typed, and the options that it sets
-LINES = [
-    (
-        ("seq2seq", "lstm"),
-        "--hidden-dim 6 --dropout 0.25 --input-feeding --residual --attention dot --output sparsemax",
-        {"hidden_dim": 6, "dropout": 0.25, "attention": "dot", "output": "sparsemax"},
-    ),
-    (("vqa", "mcan"), "--cnn-channels [3,4]", {"cnn_channels": [3, 4]}),
-]
+TYPED = "--hidden-dim 6 --dropout 0.25 --input-feeding --residual --attention dot --output sparsemax"
+SET = {"hidden_dim": 6, "dropout": 0.25, "attention": "dot", "output": "sparsemax"}
+LINES = [(("seq2seq", "lstm"), TYPED, SET), (("vqa", "mcan"), "--cnn-channels [3,4]", {"cnn_channels": [3, 4]})]
 
 
 @pytest.mark.parametrize("architecture, line, values", LINES)
 def test_the_command_line_sets_options_and_values_survive_fairseqs_configuration(architecture, line, values):
-    options, made = (
-        models.architecture(*architecture).Options,
-        MODEL_DATACLASS_REGISTRY[registered_name(architecture[1])],
-    )
+    options = models.architecture(*architecture).Options
+    made = MODEL_DATACLASS_REGISTRY[registered_name(architecture[1])]
     parser, plainly = argparse.ArgumentParser(), plain(options())
     gen_parser_from_dataclass(parser, made())
     found = values_of(made.from_namespace(parser.parse_args(line.split())), options)

@@ -141,11 +141,10 @@ TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]
 VOCABULARY = [f"w{i}" for i in range(20)]
 
 
-def decoded(model, done=untold, share=None, **given):
+def decoded(model, done=untold, share=slice(None), **given):
     split = SimpleNamespace(source=ROWS, source_tokens=TOKENS)
     encoded = SimpleNamespace(splits={"test": split}, target_vocab=VOCABULARY)
-    options = read(Decode, {"max_len_b": 7, "beam": 2} | given, "decode")
-    found = decode(model, encoded, options, done, **({} if share is None else {"share": share}))
+    found = decode(model, encoded, options(**{"beam": 2} | given), done, share=share)
     return [best for (best,) in found]
 
 
