@@ -218,7 +218,7 @@ def document_training(mapping: str, path: str, sizes: Documents) -> tuple[Callab
     from tasks.config import models
 
     torch.manual_seed(1)
-    encoded = SimpleNamespace(size=20_000, classes=["negative", "positive"], vectors=None, vector_rows=None)
+    encoded = SimpleNamespace(size=20_000, classes=["negative", "positive"], vectors=None)
     model: Any = models.build("classification", {"name": "imdb_transformer"}, {"name": mapping}, encoded).train()
     optimizer = torch.optim.Adam(model.parameters(), 0.001)
     ids = torch.randint(4, encoded.size, (sizes.batch, sizes.words))

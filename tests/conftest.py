@@ -6,6 +6,7 @@ import runpy
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -178,14 +179,12 @@ def learned(prepared_cell, ran, learning, tmp_path_factory):
     """
     from repro.store import Store
 
-    store, finished = Store(tmp_path_factory.mktemp("learned")), {}
+    store = Store(tmp_path_factory.mktemp("learned"))
 
+    @cache
     def learned(mapping: str, *more: str):
-        key = (mapping, *more)
-        if key not in finished:
-            cell = prepared_cell([*learning, f"mapping={mapping}", *more])
-            finished[key] = (cell, ran(cell, store))
-        return finished[key]
+        cell = prepared_cell([*learning, f"mapping={mapping}", *more])
+        return cell, ran(cell, store)
 
     return learned
 

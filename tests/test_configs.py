@@ -23,7 +23,7 @@ from repro.results import archive
 from repro.store import Store
 from tasks import data
 from tasks.commands import records
-from tasks.config import compose, models, nodes
+from tasks.config import compose, models, nodes, overrides
 from tasks.config.overrides import merged
 from tasks.config.request import REPRODUCE, Request
 from tasks.config.schedules import SCHEDULES
@@ -121,9 +121,7 @@ def test_a_node_follows_what_the_others_are(composed):
     small, large = (composed(["task=vqa", "data=vqa2", f"model={m}"])["model"] for m in ("mcan_small", "mcan_large"))
     assert large["hidden_dim"] == 2 * small["hidden_dim"] == 1024
     config = composed(["task=translation", "optim=sgd", "schedule=latched_halving"])
-    assert (
-        "betas" not in config["optim"] and "warmup_updates" not in config["schedule"] and config["optim"]["lr"] == 1.0
-    )
+    assert "betas" not in config["optim"] and config["optim"]["lr"] == 1.0
     assert config["schedule"] == {"name": "latched_halving", "start_decay_at": 8, "decay": 0.5}
     assert composed(["task=multilabel", "seed=7"])["data"]["seed"] == 7
 
@@ -227,6 +225,7 @@ def test_fairseq_does_not_get_into_the_tree(composed):
     before = composed(["task=translation", "optim=adam"])
     import tasks.fairseq_plugin  # noqa: F401
 
+    overrides._composed.cache_clear()
     assert composed(["task=translation", "optim=adam"]) == before
 
 

@@ -1,23 +1,34 @@
-"""Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output."""
+"""Translation and summarization cells: train an encoder-decoder, decode a test set by beam search, score its output.
 
+The fertility tagger that `model.fertility=predicted` needs is a separate cell in the same store (`tagged`).
+"""
+
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from repro.identity import digest
+from repro import cell as cells
+from repro import identity, signals
+from repro.options import plain
 from repro.protocol import Evaluation, Monitor, Prepared, TestSet, Training, metrics_of
-from tasks.cells import _tagging, _training
-from tasks.data import DataError, DataSet, is_own
+from repro.store import Store
+from tasks.cells import _training
+from tasks.config import nodes
+from tasks.data import DataError, DataSet, NullProgress, is_own
 from tasks.seq2seq import encode, fertility, options
 from tasks.seq2seq.alignment import alignment_metrics
 from tasks.seq2seq.baselines import baselines
+from tasks.seq2seq.fertility.models import bilstm_tagger
+from tasks.seq2seq.fertility.options import Task
 from tasks.seq2seq.metrics import MEASURED, ceiling, evaluation, references, score
 from tasks.seq2seq.predict import predict as predict
 from tasks.seq2seq.repetition import repetition
 from tasks.seq2seq.search import decode
 
+TAGGER, POLL_SECONDS = "tasks.cells.fertility", 2.0
 GREEDY = "greedy search, outputs no longer than the longest dev reference"  # what `dev_outputs` does
 RECIPE = (2, 1)
 RECIPES = {"transformer": (3, 1)}  # its attention uses sa.sparse_attention
@@ -52,8 +63,8 @@ def prepare(config: Mapping[str, Any], progress: Any) -> Prepared:
     prepared = _training.prepared(config, data, encoded, _test, progress, notes=notes, **more)
     kind = config["model"].get("fertility")
     if kind == "actual":  # they were 0 for some words before
-        return replace(prepared, sha256=digest(prepared.sha256, "at least 1"))
-    return _tagging.named(config, prepared) if kind == "predicted" else prepared
+        return replace(prepared, sha256=identity.digest(prepared.sha256, "at least 1"))
+    return named(config, prepared) if kind == "predicted" else prepared
 
 
 def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, name: str, progress: Any) -> TestSet:
@@ -74,7 +85,7 @@ def _test(config: Mapping[str, Any], data: DataSet, encoding: encode.Encoded, na
 
 def train(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Training:
     if config["model"].get("fertility") == "predicted":
-        prepared = _tagging.tagged(config, prepared, folder, monitor)
+        prepared = tagged(config, prepared, folder, monitor)
     found, by = _trained(config, prepared, folder, monitor), config["train"]["best_metric"]
     if sparse := config["model"].get("output"):
         kind = f"{sparse} loss in nats per token given the true history"
@@ -112,3 +123,61 @@ def evaluate(config: Mapping[str, Any], folder: Path, test: TestSet, monitor: Mo
         further |= repetition(data, outputs, fertility.aligner_of(data))
     measured.metrics |= {f"{test.name}/{name}": value for name, value in further.items()}
     return measured
+
+
+def tagger_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration of the tagger for a translation configuration.
+
+    It has the same data and encoding, and a fixed seed, so that translations with different seeds share one tagger.
+    """
+    model, theirs = config["model"], config["model"].get("forward_links", False)
+    optim = nodes.Adam(lr=1e-3, **({"clip": 0.0, "betas": [0.9, 0.999]} if theirs else {}))
+    tagger = bilstm_tagger.Options(embed_dim=model["tagger_dim"], hidden_dim=model["tagger_dim"], forward_links=theirs)
+    return {
+        **config,
+        "task": {"name": "fertility", "family": "fertility", **plain(Task())},
+        "model": {"name": "bilstm_tagger", **plain(tagger)},
+        "mapping": {"name": "softmax", "gamma": 1.0, "at": {}, "grid": {}},
+        "optim": {"name": "adam", **plain(optim)},
+        "schedule": {"name": "fixed"},
+        "train": plain(nodes.Train(max_epochs=model["tagger_epochs"], batch_size=64, best_metric="accuracy")),
+        "decode": {},
+        "seed": 1,
+    }
+
+
+def named(config: Mapping[str, Any], prepared: Prepared) -> Prepared:
+    """The aligned pairs `prepared`, with the tagger included in their hash, since training depends on the tagger."""
+    tagger = identity.Cell(tagger_of(config), TAGGER).with_data(prepared)
+    return replace(prepared, sha256=identity.digest(prepared.sha256, tagger.training_id))
+
+
+def tagged(config: Mapping[str, Any], prepared: Prepared, folder: Path, monitor: Monitor) -> Prepared:
+    """`prepared` with the trained tagger added to its pairs.
+
+    If the tagger is not in the store, it is trained and evaluated first.
+
+    Args:
+        folder: folder of the translation's cell; the tagger is kept in the same store.
+
+    Raises:
+        RuntimeError: the tagger's cell failed.
+        Stopped: the process was asked to stop.
+    """
+    cell, store = identity.prepare(identity.Cell(tagger_of(config), TAGGER), NullProgress()), Store(folder.parents[3])
+
+    def forward(what: str, *facts: Any) -> None:
+        monitor.note(*facts) if what == "note" else monitor.stage(f"tagger, {facts[0]}", 0.0)
+
+    while True:
+        outcome = cells.run(cell, store, forward=forward)
+        signals.obey()
+        if outcome.state == "failed":
+            raise RuntimeError(f"the tagger of fertilities, {cell.entry(store).folder}, failed: {outcome.reason}")
+        if outcome.state != "busy":
+            break
+        time.sleep(POLL_SECONDS)  # another process is training it
+    weights = cell.entry(store).folder / _training.WEIGHTS
+    pairs = encode.open_encoded(prepared.folder)
+    made = fertility.with_tagger(pairs, weights, config["paths"]["data"], NullProgress())
+    return replace(prepared, folder=str(made.folder))

@@ -122,11 +122,6 @@ class Encoded:
         """Number of ids."""
         return FIRST + len(self.vocabulary)
 
-    @property
-    def vector_rows(self) -> np.ndarray | None:
-        """Ids [found] of the pretrained vectors, or None."""
-        return None if self.vectors is None else np.arange(self.size - len(self.vectors), self.size)
-
 
 def _training(data: DataSet, options: Encode, root: Path, progress: Progress) -> tuple[Any, Build]:
     found = [data.fingerprint.get(s) for s in ("train", "dev")]
@@ -190,7 +185,7 @@ def _build(data: DataSet, options: Encode, progress: Progress, folder: Path) -> 
         learn_pieces(raw, *fitted(raw, options.vocab_size), folder / PIECES)
     cut = tokens_of(options, folder)
     said = {s: f"tokenising {data.name}, {s}" for s in ("train", "dev")}
-    texts = {s: _tokenized(splits[s], len(fields), cut, label, progress) for s, label in said.items()}
+    texts = {s: _tokenized(splits[s], cut, label, progress) for s, label in said.items()}
     counts = Counter(token for field in texts["train"] for row in field for token in row)
     for special in SPECIAL:  # special symbols found in a text are not words
         counts.pop(special, None)
@@ -230,11 +225,10 @@ def _build_test(
     options = read(Encode, meta["options"], "encode")
     copy_files(encoding, folder, (DICT, PIECES))
     index = {word: i for i, word in enumerate(read_dictionary(encoding / DICT), FIRST)}
-    fields, cut = meta["fields"], tokens_of(options, folder)
-    texts = _tokenized(examples, len(fields), cut, f"tokenising {data.name}, test", progress)
+    texts = _tokenized(examples, tokens_of(options, folder), f"tokenising {data.name}, test", progress)
     order = [known.index(name) for name in classes]
     numbered = [dataclasses.replace(example, label=order[example.label]) for example in examples]
-    unknown = _write_split(folder, "test", numbered, dict(zip(fields, texts)), index)
+    unknown = _write_split(folder, "test", numbered, dict(zip(meta["fields"], texts)), index)
     told = {k: v for k, v in meta.items() if k != "files"}
     report = {"sizes": {"test": len(examples)}, "unknown": unknown}
     sha256 = fingerprint(RECIPE, content_sha256(examples), order, meta["sha256"])
@@ -250,14 +244,12 @@ def tokens_of(options: Encode, folder: Path) -> Callable[[str], list[str]]:
 
 
 def _tokenized(
-    examples: Sequence[Example], fields: int, cut: Callable[[str], list[str]], label: str, progress: Progress
-) -> list[list[list[str]]]:
+    examples: Sequence[Example], cut: Callable[[str], list[str]], label: str, progress: Progress
+) -> list[Sequence[list[str]]]:
     """Tokenise the examples; the result is indexed as [field][row] and holds lists of tokens."""
-    texts: list[list[list[str]]] = [[] for _ in range(fields)]
-    for example in progress.over(examples, label):
-        for field, text in zip(texts, example.texts, strict=True):
-            field.append(cut(text))
-    return texts
+    return list(
+        zip(*([cut(text) for text in example.texts] for example in progress.over(examples, label)), strict=True)
+    )
 
 
 def _vocabulary(counts: Counter[str], texts: Sequence[Sequence[Sequence[str]]], options: Encode, progress: Progress):

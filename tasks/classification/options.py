@@ -1,12 +1,12 @@
 """Options of the classification tasks, apart from those of data, model and mapping."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from repro.options import choice, flag, integer, listing, text
 from tasks.config.files import defaults
 from tasks.config.models import architecture
+from tasks.config.nodes import Nothing
 
 KIND = "texts"
 CLASSES = True  # training may weight the classes, and your own data are also measured by macro-F1
@@ -51,9 +51,7 @@ class Encode:
     vector_dim: int = integer(low=1, help="size of ppmi vectors")
 
 
-@dataclass
-class Decode:
-    """A classifier predicts its most probable class, so there is nothing to set."""
+Decode = Nothing  # a classifier predicts its most probable class
 
 
 def problems(config: Mapping[str, Any]) -> list[str]:

@@ -159,7 +159,7 @@ def forced(trained: Finished, source: str, output: str) -> Example:
         with loaded.as_test_set([Pair(source, (output,))], {"digits": None}) as test:
             split = test.splits["test"]
             (weights,) = alignment.forced(loaded.model, split, 1)
-            tokens, said = split.source_tokens(0), [*split.target_tokens(0), SPECIAL[EOS]]
+            tokens, said = split.source_tokens[0], [*split.target_tokens[0], SPECIAL[EOS]]
         panels.append(_panel(label, cell, loaded, said, weights))
     return attention.sentence(source, tokens, output, panels)
 

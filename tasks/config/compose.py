@@ -203,53 +203,44 @@ def completed(values: Mapping[str, Any]) -> dict[str, Any]:
     if found:
         raise ConfigError(found)
     config: dict[str, Any] = {}
-    _take(config, found, "top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
+
+    def take(key: str, reader: Callable[..., Any], *arguments: Any) -> None:
+        """Set `config[key]` to what the reader returns, or add the problems that it raises to those found."""
+        try:
+            config[key] = reader(*arguments)
+        except ValueError as error:
+            found.extend(getattr(error, "problems", [str(error)]))
+
+    take("top", _rest, {k: values[k] for k in TOP if k in values}, nodes.Top, "")
     for key, cls in nodes.SINGLE.items():
-        _take(config, found, key, _rest, given[key], cls, key)
+        take(key, _rest, given[key], cls, key)
     for key, classes in {**nodes.NAMED, "schedule": {k: v.Options for k, v in SCHEDULES.items()}}.items():
-        _take(config, found, key, _named, given[key], classes, key)
-    _take(config, found, "logger", read_each, loggers.options(), given["logger"], "logger")
-    if family := _family(given["task"], found):
+        take(key, _named, given[key], classes, key)
+    take("logger", read_each, loggers.options(), given["logger"], "logger")
+    family, of = _family(given["task"], found), given["task"].get("family")
+    if family:
         for key, name in OF_FAMILY.items():
-            own = ("name", "family") if key == "task" else ()
-            _take(config, found, key, _rest, given[key], getattr(family, name), key, own)
+            take(key, _rest, given[key], getattr(family, name), key, ("name", "family") if key == "task" else ())
         if of_data := data.problems(given["data"], family.KIND):
             found += of_data
         else:
-            options = data.set_options(given["data"]["name"])
-            _take(config, found, "data", _rest, given["data"], options, "data", ("name",))
-    try:
-        plugins.load(config.get("top", {}).get("plugins", ()))
-    except ValueError as error:
-        found.append(str(error))
-    _take(config, found, "mapping", models.mapping, given["mapping"])
+            take("data", _rest, given["data"], data.set_options(given["data"]["name"]), "data", ("name",))
+    take("plugins", plugins.load, config.get("top", {}).get("plugins", ()))
+    take("mapping", models.mapping, given["mapping"])
     if config.get("launcher", {}).get("name") != "slurm":  # its jobs run on other machines, with other GPUs
         _device(config.get("runtime", {}), found)
     if family:
-        try:
-            architecture = models.architecture(given["task"]["family"], given["model"].get("name", ""))
-            config["model"] = _rest(given["model"], architecture.Options, "model", ("name",))
-        except ConfigError as error:
-            found += error.problems
-        else:
-            if "mapping" in config:
-                found += models.problems(config["mapping"], architecture.PLACES, given["task"]["family"])
+        take("architecture", models.architecture, of, given["model"].get("name", ""))
+        if architecture := config.get("architecture"):
+            take("model", _rest, given["model"], architecture.Options, "model", ("name",))
+        if "model" in config and "mapping" in config:
+            found += models.problems(config["mapping"], architecture.PLACES, of)
     if not found:
         config |= config.pop("top")
         found = _together(config, family)
     if found:
         raise ConfigError(found)
     return {key: config[key] for key in (*NODES, *TOP)}
-
-
-def _take(
-    config: dict[str, Any], problems: list[str], key: str, reader: Callable[..., dict[str, Any]], *arguments: Any
-) -> None:
-    """Set `config[key]` to what the reader returns, or add the problems that it raises to `problems`."""
-    try:
-        config[key] = reader(*arguments)
-    except ConfigError as error:
-        problems.extend(error.problems)
 
 
 def _family(task: Mapping[str, Any], problems: list[str]) -> ModuleType | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, dataclass_transform
@@ -36,9 +36,7 @@ def defaults(file: str, *keys: str) -> Callable[[type], type]:
         values = values_in(file)
         for key in keys:
             values = values[key]
-        bases: dict[str, Field] = {}
-        for base in filter(is_dataclass, cls.__bases__):
-            bases |= {one.name: one for one in fields(base)}
+        bases = {one.name: one for base in filter(is_dataclass, cls.__bases__) for one in fields(base)}
         for name, shared in bases.items():
             if shared.default is shared.default_factory is MISSING and name not in cls.__annotations__:
                 cls.__annotations__[name] = shared.type

@@ -38,14 +38,12 @@ class Place:
         over: structures that the model can attend over: "row", "grid", "sequence", "matching", "tree" or "density".
         provides: inputs that the model passes to the mapping besides scores and mask.
         stateful: True if the model keeps a mapping's state between steps.
-        learned: True if training can learn a mapping's parameters.
         unnormalised: True if rows of weights need not sum to 1. What is measured and drawn of attention assumes it.
     """
 
     over: tuple[str, ...] = ("row",)
     provides: tuple[str, ...] = ()
     stateful: bool = False
-    learned: bool = True
     unnormalised: bool = False
 
 
@@ -69,12 +67,6 @@ def architecture(family: str, name: str) -> ModuleType:
     return part(family, f"models.{name}")
 
 
-def options(family: str, model: Mapping[str, Any]) -> Any:
-    """The node `model` as an instance of the architecture's `Options`."""
-    values = {k: v for k, v in model.items() if k != "name"}
-    return read(architecture(family, model["name"]).Options, values, "model")
-
-
 def nodes_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, dict[str, Any]]:
     """Place -> dict with the mapping's name and parameters. Raises ConfigError if the model has no such place."""
     own = mapping.get("at") or {}
@@ -91,7 +83,6 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
     If the family is given, a sentence on a missing input names the family's models that provide it.
     """
     import sparse_attention as sa
-    from sparse_attention.describe import LEARNED
 
     found = []
     try:
@@ -99,12 +90,7 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
     except ConfigError as error:
         return error.problems
     for place, node in nodes.items():
-        try:
-            spec = sa.spec(node["name"])
-        except ValueError as error:
-            found.append(str(error))
-            continue
-        where, told = places[place], []
+        spec, where, told = sa.spec(node["name"]), places[place], []
         if spec.over not in where.over:
             over = " or ".join(where.over)
             told.append(f"works over a {spec.over}; this model attends over a {over} at {place!r}")
@@ -127,10 +113,6 @@ def problems(mapping: Mapping[str, Any], places: Mapping[str, Place], family: st
             there = f"has no value where a score is negative, as this model's scores at {place!r} can be"
             told.append(f"{there}; sum_normalization_pp and sparsehourglass take any scores")
         found += [f"mapping={spec.name} {why}" for why in told]
-        for name, value in parameters(node).items():
-            if value == LEARNED and not where.learned:
-                why = "is invalid for this model, which trains weights alone; give a number"
-                found.append(f"mapping.{name}={LEARNED} {why}")
     return list(dict.fromkeys(found))
 
 
@@ -187,8 +169,9 @@ def build(family: str, model: Mapping[str, Any], mapping: Mapping[str, Any], *ar
     `arguments` are the others that models of this family take (sizes, encoded data).
     """
     module = architecture(family, model["name"])
-    model = {**getattr(module, "EARLIER", {}), **model}  # a stored node may be older than some options
-    return module.Model(options(family, model), *arguments, mappings_at(mapping, module.PLACES))
+    own = {**getattr(module, "EARLIER", {}), **model}  # a stored node may be older than some options
+    del own["name"]
+    return module.Model(read(module.Options, own, "model"), *arguments, mappings_at(mapping, module.PLACES))
 
 
 def row_mappings() -> list[str]:

@@ -16,10 +16,9 @@ def _devices(value: Any) -> str | list[int]:
     """`all`, `none`, or the numbers of the GPUs: one number, a list, or text such as `0,2`."""
     if value in ("all", "none"):
         return value
-    given = value.split(",") if isinstance(value, str) else value if isinstance(value, list) else [value]
-    words = [str(n).strip() for n in given if not isinstance(n, (bool, float))]
-    found = [int(n) for n in words if re.fullmatch(r"\d{1,4}", n)]
-    if not given or len(found) != len(given) or len(set(found)) != len(found):
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    found = [int(n) for n in text.split(",")] if re.fullmatch(r" *\d{1,4} *(, *\d{1,4} *)*", text) else []
+    if not found or len(set(found)) != len(found):
         raise ValueError("must be all, none, or different numbers of GPUs, as in [0,2]")
     return found
 
@@ -60,10 +59,7 @@ class Train:
             return ["batch_size=null needs max_tokens: one of them must set the size of a batch"]
         if (self.average or 0) > self.max_epochs:
             return [f"average={self.average} must be at most max_epochs={self.max_epochs}"]
-        try:
-            shares(asdict(self))
-        except ValueError as error:
-            return [str(error)]
+        shares(asdict(self))  # raises ValueError
         return []
 
 
@@ -152,8 +148,8 @@ class Top:
 
 
 @dataclass
-class Csv:
-    """No logger besides curves.csv in the cell's folder."""
+class Nothing:
+    """There is nothing to set: of the logger csv, or of a family, a model or a schedule without options."""
 
 
 @defaults("launcher/local")

@@ -41,7 +41,6 @@ PATHS = (
 WORD = re.compile(r"[^,\[\]{}():=]*[^\x00-\x7f][^,\[\]{}():=]*")  # a word with a letter that Hydra's parser rejects
 SPELLED = re.compile(r"([+~]*)([^=]*)=(.*)", re.S)
 DECIMALS = 12  # of the values of a range
-SEVERAL = ("logger",)  # groups from which several files may be chosen
 OPTUNA = "hydra/sweeper=optuna"
 UNREADABLE = "cannot be read; write KEY=VALUE, +KEY=VALUE or GROUP=NAME, and put lists, mappings and special characters in quotes"
 
@@ -69,11 +68,6 @@ class Override:
         return self.key.partition(".")[0]
 
     @property
-    def hydras(self) -> bool:
-        """True if it sets an option of Hydra itself."""
-        return self.parsed.is_hydra_override()
-
-    @property
     def adds(self) -> bool:
         """True if it may add a key that is in no file, as +KEY=VALUE."""
         return self.parsed.is_add() or self.parsed.is_force_add()
@@ -93,8 +87,9 @@ class Override:
     @property
     def chooses(self) -> bool:
         """True if it chooses a config file or configures Hydra itself."""
-        group = (CONFIGS / self.parsed.key_or_group).is_dir()
-        return (group and not isinstance(self.parsed.value(), dict)) or self.parsed.package is not None or self.hydras
+        if self.parsed.package is not None or self.parsed.is_hydra_override():
+            return True
+        return (CONFIGS / self.parsed.key_or_group).is_dir() and not isinstance(self.parsed.value(), dict)
 
     @property
     def value(self) -> Any:
@@ -154,10 +149,10 @@ class Override:
             told = f"~{self.key} is invalid: every configuration needs this key; set it, as {self.key}=..."
             return [] if fine else [told]
         listed = not self.several or self.parsed.is_discrete_sweep()  # otherwise `values` raises the error
-        if self.hydras or not self.chooses or self.parsed.package is not None or not listed:
+        if self.parsed.is_hydra_override() or not self.chooses or self.parsed.package is not None or not listed:
             return []
         chosen = list(self.parsed.sweep_iterator()) if self.several else [self.parsed.value()]
-        if self.key in SEVERAL:
+        if self.key == "logger":  # of which several files may be chosen
             chosen = [name for one in chosen for name in (one if isinstance(one, list) else [one])]
         known = [*names_in(self.key), *(own if self.key == "mapping" else ())]
         there = f"configs/{self.key} has: {', '.join(names_in(self.key)) or 'nothing'}"
@@ -332,7 +327,7 @@ class Request:
 
         Raises ConfigError if options of Hydra, or of our sweeps, are set where they have no effect.
         """
-        theirs = [one.text for one in self.keys.values() if one.hydras]
+        theirs = [one.text for one in self.keys.values() if one.parsed.is_hydra_override()]
         for text in (text for text in self.typed if text.startswith(tuple(f"{key}=" for key in TRAIN))):
             if not self.many or (theirs and not text.startswith("sweep=")):
                 why = f"{theirs[0]} gives the sweep to Hydra, which knows" if theirs else "only a sweep (-m) knows"

@@ -11,15 +11,15 @@ To add a schedule, write a class here, whose options have `@defaults("schedule/<
 write `configs/schedule/<name>.yaml`.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from repro.options import integer, listing, number
 from tasks.config.files import defaults
+from tasks.config.nodes import Nothing
 
 
 class Schedule:
-    """Base class of the schedules.
+    """A constant rate, and the base class of the other schedules.
 
     A schedule has the base rate `lr` and is made for `total_updates` updates, `updates_per_epoch` in each epoch. To resume,
     it needs the attributes named in STATE, in addition to the number of updates.
@@ -27,9 +27,7 @@ class Schedule:
 
     STATE: tuple[str, ...] = ()
 
-    @dataclass
-    class Options:
-        pass
+    Options: type = Nothing
 
     def __init__(self, options: Any, lr: float, total_updates: int, updates_per_epoch: int) -> None:
         self.options, self.lr = options, lr
@@ -47,12 +45,7 @@ class Schedule:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
-        for name in self.STATE:
-            setattr(self, name, state[name])
-
-
-class Fixed(Schedule):
-    """A constant rate."""
+        vars(self).update(state)
 
 
 class LatchedHalving(Schedule):
@@ -151,5 +144,5 @@ SCHEDULES: dict[str, type[Schedule]] = {
     "inverse_sqrt": InverseSqrt,
     "epoch_steps": EpochSteps,
     "linear": Linear,
-    "fixed": Fixed,
+    "fixed": Schedule,
 }

@@ -7,7 +7,7 @@ for them, are in `chosen`.
 import base64
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ class Panel:
     """
 
     title: str
-    columns: dict[str, np.ndarray]
+    columns: dict[str, Tensor]
     kind: str = "curves"  # row, surface, map, contours
 
     def written(self) -> Iterator[tuple[float, ...]]:
@@ -44,14 +44,14 @@ class Panel:
         columns = self.columns.values()
         if self.kind not in ("curves", "row"):
             steps = [slice(None, None, (len(column) - 1) // (WRITTEN - 1)) for column in columns]
-            columns = [column[step, step].flat for column, step in zip(columns, steps)]
+            columns = [column[step, step].flatten() for column, step in zip(columns, steps)]
         return zip(*columns)
 
 
 def _row() -> Iterator[Panel]:
     x = torch.tensor([0.7, 1.2, 1.0, -0.4, 0.2, 1.1, 0.9, -0.2], dtype=torch.float64)
     weights = {"softmax": sa.softmax(x), "sparsemax": sa.sparsemax(x), "fusedmax": sa.fusedmax(x)}
-    yield Panel("One row of scores (top) and its attention weights", _numbers({"score": x} | weights), "row")
+    yield Panel("One row of scores (top) and its attention weights", {"score": x} | weights, "row")
 
 
 def _entropies() -> dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]]:
@@ -94,12 +94,8 @@ def _two() -> Iterator[Panel]:
     x = torch.stack((t, torch.zeros_like(t)), -1)
     maxima = {name: _max(x, *of) for name, of in _entropies().items() if not name.startswith("oscarmax")}
     values = {k: v for k, (v, _) in maxima.items()}
-    yield Panel("max operator of [t, 0] plus Omega of a corner", _numbers({"t": t} | values))
-    yield Panel("mapping of [t, 0], first weight", _numbers({"t": t} | {k: p[:, 0] for k, (_, p) in maxima.items()}))
-
-
-def _numbers(columns: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    return {name: column.numpy() for name, column in columns.items()}
+    yield Panel("max operator of [t, 0] plus Omega of a corner", {"t": t} | values)
+    yield Panel("mapping of [t, 0], first weight", {"t": t} | {k: p[:, 0] for k, (_, p) in maxima.items()})
 
 
 def _square(low: float, high: float, steps: int = MAP) -> tuple[Tensor, Tensor]:
@@ -114,22 +110,18 @@ def _three() -> Iterator[Panel]:
     x = torch.stack((first, second, torch.zeros_like(first)), -1)
     maxima = {name: _max(x, *of) for name, of in _entropies().items()}
     for name, (value, _) in maxima.items():
-        yield Panel(f"max, {name}", _numbers({"t1": first, "t2": second, "max": value}), "surface")
+        yield Panel(f"max, {name}", {"t1": first, "t2": second, "max": value}, "surface")
     for name, (_, p) in maxima.items():
-        yield Panel(f"first weight, {name}", _numbers({"t1": first, "t2": second, "weight": p[..., 0]}), "surface")
+        yield Panel(f"first weight, {name}", {"t1": first, "t2": second, "weight": p[..., 0]}, "surface")
 
 
-def _weights(kind: str, points: Sequence[tuple[str, dict[str, float]]]) -> Callable[[], Iterator[Panel]]:
+def _weights(kind: str, points: Sequence[tuple[str, dict[str, float]]]) -> Iterator[Panel]:
     """The first weight of two scores, for mappings with their parameters."""
-
-    def panels() -> Iterator[Panel]:
-        first, second = _square(-2, 2)
-        for name, parameters in points:
-            p = sa.make(name, **parameters)(torch.stack((first, second), -1))[..., 0]
-            title = " ".join([name, *(f"{k}={v:g}" for k, v in parameters.items())])
-            yield Panel(title, _numbers({"z1": first, "z2": second, "p1": p}), kind)
-
-    return panels
+    first, second = _square(-2, 2)
+    for name, parameters in points:
+        p = sa.make(name, **parameters)(torch.stack((first, second), -1))[..., 0]
+        title = " ".join([name, *(f"{k}={v:g}" for k, v in parameters.items())])
+        yield Panel(title, {"z1": first, "z2": second, "p1": p}, kind)
 
 
 def _lambda() -> Iterator[Panel]:
@@ -137,10 +129,10 @@ def _lambda() -> Iterator[Panel]:
     lams = torch.linspace(-4, 0.95, 100, dtype=torch.float64)
     p = torch.stack([sa.sparsegen_lin(z, lam=float(lam)) for lam in lams])
     named = {f"p of z={value:g}": p[:, i] for i, value in enumerate(z.tolist())}
-    yield Panel("sparsegen-lin: weights", _numbers({"lambda": lams} | named))
+    yield Panel("sparsegen-lin: weights", {"lambda": lams} | named)
     scores = torch.randn(2000, 20, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    support = [float((sa.sparsegen_lin(scores, lam=float(lam)) > 0).sum(-1).double().mean()) for lam in lams]
-    yield Panel("mean support of 20 normal scores", {"lambda": lams.numpy(), "support": np.array(support)})
+    support = [(sa.sparsegen_lin(scores, lam=float(lam)) > 0).sum(-1).double().mean() for lam in lams]
+    yield Panel("mean support of 20 normal scores", {"lambda": lams, "support": torch.stack(support)})
 
 
 def _line() -> Iterator[Panel]:
@@ -150,7 +142,7 @@ def _line() -> Iterator[Panel]:
     others = ("Laplace", continuous.Laplace), ("triangular", continuous.Triangular)
     for title, families in (("mu = 0, sigma^2 = 1", gaussians), ("mu = 0, b = 1", others)):
         lines = {f"{name} (alpha = {alpha})": of(zero, one).pdf(t) for alpha, (name, of) in enumerate(families, 1)}
-        yield Panel(f"densities of {title}", _numbers({"t": t} | lines))
+        yield Panel(f"densities of {title}", {"t": t} | lines)
 
 
 def _plane() -> Iterator[Panel]:
@@ -159,7 +151,7 @@ def _plane() -> Iterator[Panel]:
     gaussian, paraboloid = continuous.MultivariateGaussian, continuous.TruncatedParaboloid
     for title, family in (("Gaussian", gaussian), ("truncated paraboloid", paraboloid)):
         density = family(mu, sigma).pdf(torch.stack((first, second), -1))
-        yield Panel(title, _numbers({"t1": first, "t2": second, "density": density}), "map")
+        yield Panel(title, {"t1": first, "t2": second, "density": density}, "map")
 
 
 REGIONS = {  # figure -> the mappings whose first weight of two scores is drawn, as a map
@@ -171,8 +163,8 @@ PANELS = {
     "one_row": _row,
     "niculae2017_figure2": _two,
     "niculae2017_appendix_c1": _three,
-    "laha2018_figure1": _weights("contours", [("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})]),
-    **{name: _weights("map", mappings) for name, mappings in REGIONS.items()},
+    "laha2018_figure1": partial(_weights, "contours", [("softmax", {}), ("sparsemax", {}), ("sum_normalization", {})]),
+    **{name: partial(_weights, "map", mappings) for name, mappings in REGIONS.items()},
     "laha2018_lambda": _lambda,
     "martins2020_figure1_line": _line,
     "martins2020_figure1_plane": _plane,
@@ -234,7 +226,7 @@ def _light(svg: bytes) -> bytes:
 
 def draw(axes: Any, panel: Panel) -> None:
     """Draw a panel on matplotlib's axes, which are 3D for a surface."""
-    names, values = list(panel.columns), list(panel.columns.values())
+    names, values = list(panel.columns), [column.numpy() for column in panel.columns.values()]
     axes.set_title(panel.title, fontsize=8)
     if panel.kind == "row":
         weights = np.stack(values[1:])

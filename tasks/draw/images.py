@@ -74,11 +74,8 @@ def choose(panels: Sequence[Panel], count: int) -> list[int]:
     def order(i: int) -> tuple[bool, int, int]:
         return first[i]["answer_type"] == "yes/no", sum(not p.right(i) for p in panels), i
 
-    fresh: dict[str, int] = {}
     common = sorted(set.intersection(*stored), key=order)
-    for i in common:
-        fresh.setdefault(first[i]["image"], i)
-    chosen = list(fresh.values())
+    chosen = sorted({first[i]["image"]: i for i in reversed(common)}.values(), key=order)
     return [*chosen, *(i for i in common if i not in chosen)][:count]
 
 

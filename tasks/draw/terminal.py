@@ -34,7 +34,9 @@ def terminal(prediction: Any, width: int = 80) -> str:
         lines = [" " * (LABEL + 1) + "".join(f"{h.rjust(height)[k]} " for h in heads).rstrip() for k in range(height)]
         for name, row in zip(prediction.output_tokens, rows):
             marks = "".join(2 * _shade(weight) if weight else "· " for weight in row[start : start + most])
-            lines.append(f"{_padded(_cut(name, LABEL))} {marks.rstrip()}")
+            label = _cut(name, LABEL)
+            columns = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in label)  # wide characters take two
+            lines.append(f"{' ' * max(0, LABEL - columns)}{label} {marks.rstrip()}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks)
 
@@ -57,9 +59,3 @@ def _rows(prediction: Any) -> list[list[float]]:
 
 def _cut(token: str, most: int) -> str:
     return token if len(token) <= most else token[: most - 1] + "…"
-
-
-def _padded(text: str) -> str:
-    """`text`, right-aligned in LABEL columns; wide East Asian characters take two columns."""
-    columns = sum(1 + (unicodedata.east_asian_width(c) in "WF") for c in text)
-    return " " * max(0, LABEL - columns) + text

@@ -18,7 +18,7 @@ from omegaconf import II
 from torch import Tensor, nn
 
 import sparse_attention as sa
-from tasks.data.symbols import EOS, PAD, UNK
+from tasks.data.symbols import PAD
 from tasks.fairseq_plugin.architectures import config_class, entry, register
 from tasks.fairseq_plugin.bases import FOLDER, FolderTask, SummedCriterion
 from tasks.layers.lstm import widened
@@ -108,9 +108,6 @@ class PairsModel(FairseqEncoderDecoderModel):
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> Self:
         source, target = task.source_dictionary, task.target_dictionary
-        for symbols in (source, target):
-            if (symbols.pad(), symbols.eos(), symbols.unk()) != (PAD, EOS, UNK):
-                raise ValueError("dictionaries must begin with <s> <pad> </s> <unk>, as fairseq-preprocess writes them")
         if getattr(cfg, "share_embeddings", False) and source != target:
             told = "share_embeddings needs one vocabulary for both sides"
             raise ValueError(f"{told}: encode.joint=true, or --joined-dictionary")

@@ -29,7 +29,6 @@ class Questions(predict.Questions, FairseqDataset):
     dataclass=config_class(
         "sa_questions",
         entry("data", str, "", "folder of encoded questions"),
-        entry("by_image", bool, False, "keep the questions of an image together in a batch"),
         entry("seed", int, II("common.seed")),
     ),
 )
@@ -37,7 +36,7 @@ class QuestionsTask(FolderTask):
     open = staticmethod(open_encoded)
 
     def examples(self, part: Split, training: bool) -> Questions:
-        return Questions(part, training, self.encoded, self.cfg.by_image, self.cfg.seed)
+        return Questions(part, training, self.encoded, self.cfg.seed)
 
 
 @register_criterion("sa_soft_answers", dataclass=FairseqDataclass)
@@ -61,5 +60,4 @@ class SoftAnswers(SummedCriterion):
 
 def groups(config: Any) -> dict[str, Any]:
     """fairseq's configuration groups `task`, without its folder, and `criterion`, made from our configuration."""
-    task = {"_name": "sa_questions", "by_image": config["encode"]["by_image"], "seed": config["seed"]}
-    return {"task": task, "criterion": {"_name": "sa_soft_answers"}}
+    return {"task": {"_name": "sa_questions", "seed": config["seed"]}, "criterion": {"_name": "sa_soft_answers"}}

@@ -37,12 +37,9 @@ class Layer(nn.Module):
     def __init__(self, options: LayerOptions, own: nn.Module, cross: nn.Module | None = None) -> None:
         super().__init__()
         H, F = options.hidden_dim, options.ff_dim
-
-        def attention(mapping: nn.Module) -> MultiheadAttention:
-            return MultiheadAttention(H, options.heads, options.attention_dropout, copy.deepcopy(mapping))
-
-        self.own = attention(own)
-        self.cross = None if cross is None else attention(cross)
+        sizes = H, options.heads, options.attention_dropout
+        self.own = MultiheadAttention(*sizes, copy.deepcopy(own))
+        self.cross = None if cross is None else MultiheadAttention(*sizes, copy.deepcopy(cross))
         self.feed = nn.Sequential(nn.Linear(H, F), nn.ReLU(), nn.Dropout(options.relu_dropout), nn.Linear(F, H))
         self.norms = nn.ModuleList(nn.LayerNorm(H) for _ in range(2 if cross is None else 3))
         self.dropout, self.pre_norm = nn.Dropout(options.dropout), options.pre_norm
@@ -66,7 +63,6 @@ class Layer(nn.Module):
         y, weights = self.own.attend(queries, keys, values, **seen, need_weights=weigh and self.cross is None)
         x = self._leave(0, x, y)
         if self.cross is not None:
-            assert source is not None
             asked = self.cross.project(self._enter(1, x), "q")
             y, weights = self.cross.attend(*asked, *source, lengths=lengths, need_weights=weigh)
             x = self._leave(1, x, y)

@@ -12,8 +12,6 @@ from sparse_attention.mappings.continuous import BetaGaussian, GaussianBasis1d, 
 from sparse_attention.mappings.continuous.moments import MOMENT_MATCHES, POSITIONS
 from tasks.data.symbols import PAD
 
-Pretrained = np.ndarray | None
-
 
 class WordVectors(nn.Module):
     """Looks up word vectors: token ids [...] -> [..., dim].
@@ -26,52 +24,32 @@ class WordVectors(nn.Module):
         size: number of ids.
         dim: size of a vector; used only if no vectors are pretrained.
         init_range: r.
-        vectors, rows: pretrained vectors [found, dim] float32 and their ids [found].
+        vectors: pretrained vectors [found, dim] float32 of the last ids, or None.
         fixed: do not train the pretrained vectors.
     """
 
-    def __init__(
-        self,
-        size: int,
-        dim: int,
-        init_range: float,
-        vectors: Pretrained = None,
-        rows: Pretrained = None,
-        fixed: bool = True,
-    ) -> None:
+    def __init__(self, size: int, dim: int, init_range: float, vectors: np.ndarray | None, fixed: bool) -> None:
         super().__init__()
         self.dim = dim if vectors is None else vectors.shape[1]
+        self.first = size if vectors is None else size - len(vectors)  # id with a pretrained vector
         self.register_buffer("pretrained", None)
-        count = size
         if vectors is not None and fixed:
-            # Trained words use the first rows of the table. All pretrained words share its unused last row; their
-            # vectors come from `pretrained`.
-            place = torch.arange(size)
-            found = torch.as_tensor(rows)
-            own = torch.ones(size, dtype=torch.bool).index_fill_(0, found, False)
-            count = int(own.sum()) + 1
-            place[own] = torch.arange(count - 1)
-            place[found] = count - 1
-            slot = torch.zeros(size, dtype=torch.long).index_copy_(0, found, torch.arange(1, len(found) + 1))
-            self.register_buffer("place", place, persistent=False)
-            self.register_buffer("slot", slot, persistent=False)
-            table = torch.cat((torch.zeros(1, self.dim), torch.as_tensor(vectors)))
-            self.register_buffer("pretrained", table, persistent=False)
-        self.trained = nn.Embedding(count, self.dim, PAD)
+            self.register_buffer("pretrained", torch.tensor(vectors), persistent=False)
+            size = self.first + 1  # all pretrained words share the unused last row of the trained vectors
+        self.trained = nn.Embedding(size, self.dim, PAD)
         nn.init.uniform_(self.trained.weight, -init_range, init_range)
         with torch.no_grad():
             self.trained.weight[PAD] = 0
             if self.pretrained is not None:
                 self.trained.weight[-1] = 0
             elif vectors is not None:
-                self.trained.weight[torch.as_tensor(rows)] = torch.as_tensor(vectors)
+                self.trained.weight[self.first :] = torch.as_tensor(vectors)
 
     def forward(self, ids: Tensor) -> Tensor:
         if self.pretrained is None:
             return self.trained(ids)
-        slot = self.slot[ids]
-        known = slot.ne(0).unsqueeze(-1)
-        return torch.where(known, F.embedding(slot, self.pretrained), self.trained(self.place[ids]))
+        known = F.embedding((ids - self.first).clamp(min=0), self.pretrained)
+        return torch.where(ids.ge(self.first).unsqueeze(-1), known, self.trained(ids.clamp(max=self.first)))
 
 
 @dataclass

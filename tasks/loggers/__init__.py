@@ -16,7 +16,7 @@ from tasks.config.files import names_in
 def options() -> dict[str, type]:
     """The options of every logger that has a file in configs/logger."""
     others = [name for name in names_in("logger") if name != "csv"]
-    return {"csv": nodes.Csv} | {name: importlib.import_module(f"tasks.loggers.{name}").Options for name in others}
+    return {"csv": nodes.Nothing} | {name: importlib.import_module(f"tasks.loggers.{name}").Options for name in others}
 
 
 def make_loggers(cell: Cell) -> list[Any]:

@@ -74,8 +74,9 @@ class Logger:
                     self._write(self._last, summary=Summary(value=[value]))
                 if records:
                     columns, data = about.samples(records)
-                    lines = [columns, ["---"] * len(columns), *data]
-                    self._text(f"samples/{split}", "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines))
+                    cells = [[str(value).replace("|", "\\|").replace("\n", " ") for value in row] for row in data]
+                    lines = [columns, ["---"] * len(columns), *cells]
+                    self._text(f"samples/{split}", "\n".join(f"| {' | '.join(line)} |" for line in lines))
         self._text("state", state)
         self.writer.close()
 
@@ -88,7 +89,3 @@ class Logger:
         from tensorboard.compat.proto.event_pb2 import Event
 
         self.writer.write(Event(wall_time=time.time(), step=step, **content).SerializeToString())
-
-
-def _cell(value: Any) -> str:
-    return str(value).replace("|", "\\|").replace("\n", " ")

@@ -21,10 +21,10 @@ from urllib.parse import urlparse
 from repro.cell import Cell, Results
 from repro.files import write_json
 from repro.options import choice, number, text
+from repro.protocol import metric_of
 from tasks.config.files import defaults
 from tasks.loggers import about
 
-WORST = ("loss", "ppl", "seconds")  # their smallest value is kept, as for metrics for which lower is better
 OWN_SHARE = 0.8  # after this share of the timeout, wandb itself gives up and reports why
 SWITCHED_ON = ("silent", "finish_timeout_raises", "disable_git")
 SWITCHED_ON += ("x_disable_meta", "x_disable_stats", "x_disable_machine_info")
@@ -92,13 +92,9 @@ class Logger:
 
     def curve(self, rows: list[dict[str, float]]) -> None:
         if rows and not self._sent:
-            metrics = self.cell.family.METRICS
-            for key in rows[0]:
-                kind = key.rpartition("/")[2]
-                better = -1 if kind in WORST else metrics[kind].better if kind in metrics else 0
-                summary = {1: "max", -1: "min", 0: "last"}[better]
-                if key != "epoch":
-                    self.run.define_metric(f"curve/{key}", step_metric="epoch", summary=summary)
+            for key in (key for key in rows[0] if key != "epoch"):
+                summary = {1: "max", -1: "min", 0: "last"}[metric_of(self.cell.family.METRICS, key).better]
+                self.run.define_metric(f"curve/{key}", step_metric="epoch", summary=summary)
         for row in rows[self._sent :]:
             self.run.log({key if key == "epoch" else f"curve/{key}": value for key, value in row.items()})
         self._sent = max(self._sent, len(rows))

@@ -73,6 +73,7 @@ def select(
     points = (dict(zip(searched, values)) for values in product(*searched.values()))
     outputs = [replace(output, params={**output.params, **point}) for point in points]
     true = np.concatenate([dev[1] for _, dev in pairs])
+    tried = np.asarray(tune["thresholds"] if output.dense else [0.0])  # a sparse mapping has the threshold zero
     best: Choice | None = None
     for number, candidate in enumerate(outputs):
         models: list[list[Fit]] = []  # [pair][penalty]
@@ -81,10 +82,9 @@ def select(
             done((number + (position + 1) / len(pairs)) / len(outputs))
         for place, penalty in enumerate(penalties):
             scores = np.concatenate([fits[place].scores(dev[0]) for fits, (_, dev) in zip(models, pairs)])
-            threshold, f1 = _threshold(candidate, scores, true, tune["thresholds"])
-            if best is None or f1 > best.f1:
-                best = Choice(candidate, penalty, threshold, f1, models[0][place])
-    assert best is not None
+            f1 = micro_f1(candidate.distribution(scores) > tried[:, None, None], true)
+            if best is None or f1.max() > best.f1:
+                best = Choice(candidate, penalty, float(tried[f1.argmax()]), float(f1.max()), models[0][place])
     if len(pairs) == 1:
         return best
     upto = penalties[: penalties.index(best.penalty) + 1]
@@ -98,15 +98,6 @@ def path(train: Split, output: Output, penalties: Sequence[float], solver: Solve
         start = made[-1].weights if made else None
         made.append(linear.fit(train[0], proportions(train[1]), output, penalty, solver, start))
     return made
-
-
-def _threshold(
-    output: Output, scores: np.ndarray, true: np.ndarray, thresholds: Sequence[float]
-) -> tuple[float, float]:
-    """The best threshold and its micro-F1; a sparse mapping has the threshold zero."""
-    tried = np.asarray(thresholds if output.dense else [0.0])
-    f1 = micro_f1(output.distribution(scores) > tried[:, None, None], true)
-    return float(tried[f1.argmax()]), float(f1.max())
 
 
 def fit(

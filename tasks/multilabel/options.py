@@ -1,11 +1,11 @@
 """Options of the multilabel task, apart from those of data and mapping."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from repro.options import choice, flag, integer, listing, number, text
 from tasks.config.files import defaults
+from tasks.config.nodes import Nothing
 
 KIND = "features"
 # Nodes that change nothing here, and what to set instead.
@@ -72,11 +72,4 @@ class Task:
     deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-class Encode:
-    """Features are already numbers, so there is nothing to set."""
-
-
-@dataclass
-class Decode:
-    """The output determines the labels, so there is nothing to set."""
+Encode = Decode = Nothing  # features are numbers already, and the output determines the labels

@@ -31,22 +31,20 @@ class _Chunk:
     The first pair of each target word is the one with the empty word (id `null`), which means "not aligned".
 
     key: [pairs] source id * width + target id. begins: [target words] index of each target word's first pair. feature:
-    [pairs] -|i/m - j/n|. none: [pairs] True for pairs with the empty word. place: [pairs] j - 1, or -1 for the empty
-    word.
+    [pairs] -|i/m - j/n|. place: [pairs] j - 1, or -1 for the empty word.
     """
 
     key: np.ndarray
     begins: np.ndarray
     counts: np.ndarray
     feature: np.ndarray
-    none: np.ndarray
     place: np.ndarray
 
     def prior(self, lam: float) -> np.ndarray:
         """The prior d of every pair, [pairs]."""
-        p = np.where(self.none, 0.0, np.exp(lam * self.feature))
+        p = np.where(self.place < 0, 0.0, np.exp(lam * self.feature))
         p *= np.repeat((1 - P0) / np.add.reduceat(p, self.begins), self.counts)
-        return np.where(self.none, P0, p)
+        return np.where(self.place < 0, P0, p)
 
 
 def _chunks(source: Rows, target: Rows, null: int, width: int) -> Iterator[tuple[list[int], _Chunk]]:
@@ -71,7 +69,7 @@ def _flat(held: Sequence[int], source: Rows, target: Rows, null: int, width: int
     of, token, begins, j, feature = _positions(m, n, 0)
     f = np.concatenate([target[k] for k in held]).astype(np.int64)
     key = words[starts[of[token]] + j] * width + f[token]
-    return _Chunk(key, begins, n[of] + 1, feature, j == 0, j - 1)
+    return _Chunk(key, begins, n[of] + 1, feature, j - 1)
 
 
 def _positions(m: np.ndarray, n: np.ndarray, first: int) -> tuple[np.ndarray, ...]:
@@ -145,7 +143,7 @@ def fit(source: Rows, target: Rows, sizes: tuple[int, int], iterations: int = 5)
             weight = t[chunk.key] * chunk.prior(lam)
             weight /= np.repeat(np.add.reduceat(weight, chunk.begins), chunk.counts)
             counts += np.bincount(chunk.key, weight, len(keys))
-            moment += float((weight * chunk.feature)[~chunk.none].sum())
+            moment += float((weight * chunk.feature)[chunk.place >= 0].sum())
             linked += len(chunk.begins)
         if iteration:
             lam = _tension(lam, moment / linked, *shapes)

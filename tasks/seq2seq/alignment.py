@@ -81,8 +81,8 @@ def alignment_metrics(model: nn.Module, test: Encoded, batch_size: int, done: Do
     found, plain, masses, sure, possible = [], [], [], [], []
     for i, weights in enumerate(forced(model, split, batch_size, done)):
         sides = (split.pairs[i].source.split(), split.pairs[i].references[0].split())
-        source = places(split.source_tokens(i), sides[0], test.options.subword)
-        target = places(split.target_tokens(i), sides[1], test.options.subword)
+        source = places(split.source_tokens[i], sides[0], test.options.subword)
+        target = places(split.target_tokens[i], sides[1], test.options.subword)
         if source is None or target is None:
             continue
         words = merged(weights[:-1], source, target, (len(sides[1]), len(sides[0])))

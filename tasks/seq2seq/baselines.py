@@ -39,7 +39,7 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
     dev = encoding.splits.get("dev", train)
 
     def text(split: Split, i: int, source: str = "") -> str:
-        return output_text(split.target_tokens(i), test.options, language, source=source, digits=test.digits)
+        return output_text(split.target_tokens[i], test.options, language, source=source, digits=test.digits)
 
     candidates, wanted = ([text(part, i) for i in _spread(len(part), n)] for part, n in ((train, 1000), (dev, 400)))
     constant = most_central(candidates, wanted, language)
@@ -50,7 +50,7 @@ def _compute(encoding: Encoded, test: Encoded, scores: Sequence[str]) -> dict[st
     if train is not part:
         searched = _spread(len(train), NEIGHBOURS)
         subword, every = test.options.subword, ((train, searched), (part, range(len(part))))
-        sources = [[join_subwords(split.source_tokens(i), subword) for i in rows] for split, rows in every]
+        sources = [[join_subwords(split.source_tokens[i], subword) for i in rows] for split, rows in every]
         nearest, similarity = nearest_neighbours(*sources)
         copied = [text(train, searched[i], pair.source) for i, pair in zip(nearest, part.pairs)]
         outputs["nearest neighbour"] = (copied, {"similarity": round(float(similarity.mean()), 4)})

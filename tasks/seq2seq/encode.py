@@ -16,7 +16,7 @@ import hashlib
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -45,22 +45,17 @@ class Split:
 
     Attributes:
         source, target: rows of ids without end of sentence; a source is never empty; target is the first reference.
-        tokens: side -> the same rows as tokens, before rare words were replaced by the unknown word.
+        source_tokens, target_tokens: the same rows as tokens, before rare words were replaced by the unknown word.
     """
 
     source: Ragged
     target: Ragged
-    tokens: Mapping[str, TokenLines]
+    source_tokens: TokenLines
+    target_tokens: TokenLines
     raw: Path
 
     def __len__(self) -> int:
         return len(self.source)
-
-    def source_tokens(self, i: int) -> list[str]:
-        return self.tokens["source"][i]
-
-    def target_tokens(self, i: int) -> list[str]:
-        return self.tokens["target"][i]
 
     @cached_property
     def pairs(self) -> list[Pair]:
@@ -130,17 +125,14 @@ def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> t
     def build(folder: Path) -> dict[str, Any]:
         pairs = split_of(data, data.read(progress), "test")
         keep_encoding(encoding, folder)
-        return {"digits": digits, "report": _write_split(open_encoded(folder, digits), "test", pairs, None, progress)}
+        encoded = replace(open_encoded(folder), digits=digits)
+        return {"digits": digits, "report": _write_split(encoded, "test", pairs, None, progress)}
 
     return ["pairs", RECIPE, data.fingerprint.get("test"), digits, _sha256(_encoding_files(encoding))], build
 
 
-def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
-    """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these.
-
-    Args:
-        digits: the character to replace every digit of a text by, if the folder itself does not specify one.
-    """
+def open_encoded(folder: str | Path) -> Encoded:
+    """Open a folder made by `encode`, `encode_test` or `keep_encoding`. Raises DataError if it is none of these."""
     folder = Path(folder)
     try:
         stored = json.loads((folder / "encoding.json").read_text(encoding="utf-8"))
@@ -151,11 +143,11 @@ def open_encoded(folder: str | Path, digits: str | None = None) -> Encoded:
     for name in ("train", "dev", "test"):
         if (folder / f"{name}.source.ids.npy").exists():
             (source, s), (target, t) = (open_tokens(folder, f"{name}.{side}") for side in SIDES)
-            splits[name] = Split(source, target, {"source": s, "target": t}, folder / f"{name}.pairs.jsonl")
+            splits[name] = Split(source, target, s, t, folder / f"{name}.pairs.jsonl")
     options, languages = read(Encode, stored["options"], "encode"), stored["languages"]
     vocabularies = [read_dictionary(folder / f"dict.{side}.txt") for side in SIDES]
     sha256 = _sha256(meta.get("files") or _encoding_files(folder))
-    digits, report = meta.get("digits", digits), meta.get("report", {})
+    digits, report = meta.get("digits"), meta.get("report", {})
     return Encoded(folder, options, languages, *vocabularies, splits, sha256, digits, report)
 
 

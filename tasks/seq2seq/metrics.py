@@ -12,7 +12,7 @@ from torch import nn
 from repro.protocol import Evaluation, Metric, Scores, scored
 from sparse_attention.quality import attention_statistics
 from tasks.data.records import Pair
-from tasks.data.symbols import EOS, SPECIAL
+from tasks.data.symbols import EOS, SPECIAL, UNK
 from tasks.seq2seq.encode import Encoded
 from tasks.seq2seq.fertility import stored
 from tasks.seq2seq.options import LOOKS, SELECTING, Decode, Encode
@@ -203,7 +203,7 @@ def evaluation(
         record |= {"output": text, "score": round(h.score, 4)}
         record["sentence"] = {k: np.round(v[row], 4).tolist() for k, v in sentences.items()}
         if row < keep_attention:
-            record |= {"source_tokens": split.source_tokens(h.index), "output_tokens": [*h.tokens, SPECIAL[EOS]]}
+            record |= {"source_tokens": split.source_tokens[h.index], "output_tokens": [*h.tokens, SPECIAL[EOS]]}
         found.append(record)
     return Evaluation(
         metrics={f"{name}/{k}": float(v) for k, v in metrics.items()},
@@ -221,7 +221,7 @@ def attention_metrics(hypotheses: Sequence[Hypothesis], shape: bool) -> dict[str
     places, steps = sum(h.attention.numel() for h in hypotheses), sum(len(h.attention) for h in hypotheses)
     zeros = sum(int(h.attention.eq(0).sum()) for h in hypotheses)
     found = {"attention_zeros": zeros / places, "attention_support": (places - zeros) / steps}
-    found["unknown_share"] = sum(h.unknown for h in hypotheses) / len(hypotheses)
+    found["unknown_share"] = sum(UNK in h.ids for h in hypotheses) / len(hypotheses)
     told = [attention_statistics(h.attention) for h in hypotheses] if shape else []
     rows = sum(one["rows"] for one in told)
     return found | {f"attention_{n}": sum(one[n] * one["rows"] for one in told) / rows for n, *_ in SHAPES if told}

@@ -31,7 +31,7 @@ def predict(used: Any, texts: Sequence[str], *, nbest: int = 1, digits: str | No
     with used.as_test_set(pairs, {"digits": digits}) as test:
         split, language = test.splits["test"], test.languages["target"]
         for i, (pair, results) in enumerate(zip(pairs, decode(used.model, test, decoding, most=nbest))):
-            how, tokens = {"source": pair.source, "digits": digits}, split.source_tokens(i)
+            how, tokens = {"source": pair.source, "digits": digits}, split.source_tokens[i]
             outputs = [(output_text(h.tokens, test.options, language, **how), h.score) for h in results]
             rows = [*results[0].tokens, SPECIAL[EOS]]
             unknown = [token for token, n in zip(tokens, split.source[i]) if n == UNK and token != SPECIAL[UNK]]

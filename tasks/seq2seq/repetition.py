@@ -57,7 +57,7 @@ def repetition(test: Encoded, hypotheses: Sequence[Hypothesis], aligner: Aligner
     """The metrics rep_score, drop_score, source_coverage and loops of a test set's outputs."""
     split, unit = test.splits["test"], test.options.subword
     said = [join_subwords(list(h.tokens), unit) for h in hypotheses]
-    wanted = [join_subwords(split.target_tokens(h.index), unit) for h in hypotheses]
+    wanted = [join_subwords(split.target_tokens[h.index], unit) for h in hypotheses]
     ids = [np.array(h.ids[:-1], dtype=np.int64) for h in hypotheses]
     rows, references = ([side[h.index] for h in hypotheses] for side in (split.source, split.target))
     received = np.concatenate([h.attention.sum(0).clamp(max=1).numpy() for h in hypotheses])

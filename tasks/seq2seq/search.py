@@ -67,11 +67,6 @@ class Hypothesis:
     index: int = 0
     tokens: list[str] = field(default_factory=list)
 
-    @property
-    def unknown(self) -> bool:
-        """Whether the model generated the unknown word, even if it was replaced later."""
-        return UNK in self.ids
-
 
 @torch.no_grad()
 def beam_search(
@@ -190,7 +185,7 @@ def _allowed(log_p: Tensor, limits: np.ndarray, t: int) -> Tensor:
         log_p[at] = -torch.inf
         log_p[at, :, EOS] = end
     if t == 0:
-        log_p[torch.from_numpy(np.flatnonzero(limits > 0)).to(log_p.device), :, EOS] = -torch.inf
+        log_p[..., EOS] = -torch.inf
     return log_p
 
 
@@ -241,7 +236,7 @@ def decode(
         again = options.length == "wu" or options.coverage_penalty != 0
         found_here = beam_search(model, src_tokens.to(device), src_lengths, options, None if again else most, **given)
         for i, results in zip(batch, found_here):
-            copied = part.source_tokens(i) if options.replace_unk else None
+            copied = part.source_tokens[i] if options.replace_unk else None
             best = (ranked(results, options) if again else results)[:most]
             found[i] = [replace(h, index=i, tokens=surface(h, encoded.target_vocab, copied)) for h in best]
         done((start + len(batch)) / len(order))

@@ -27,9 +27,8 @@ class Means(dict[str, list[float]]):
 
     def add(self, measured: Mapping[str, tuple[float, float]]) -> None:
         for name, (value, weight) in measured.items():
-            if weight > 0:
-                total, before = self.get(name, (0.0, 0.0))
-                self[name] = [total + value * weight, before + weight]
+            total, before = self.get(name, (0.0, 0.0))
+            self[name] = [total + value * weight, before + weight]
 
     def values_of(self, criterion: Any, split: str) -> dict[str, float]:
         """The means as the criterion rounds them, named `<split>/<name>`."""
@@ -37,18 +36,8 @@ class Means(dict[str, list[float]]):
         return {f"{split}/{name}": value for name, value in criterion.rounded(means).items()}
 
 
-def run(job: Job, monitor: Monitor, rank: int = 0, world: int = 1) -> None:
-    """Train in this process, number `rank` of `world` processes; the result is in the last checkpoint.
-
-    Raises:
-        Stopped: the process was asked to stop; everything up to the last update is saved.
-    """
-    with signals.deferred():
-        Training(job, monitor, rank, world).run()
-
-
 class Training:
-    """A training run and its state.
+    """A training run in this process, number `rank` of `world` processes, and its state.
 
     Attributes:
         history: one row per epoch.
@@ -69,7 +58,11 @@ class Training:
         self.good, self.saved = "none", time.monotonic()
 
     def run(self) -> None:
-        """Train to the end."""
+        """Train to the end, with signals deferred; the result is in the last checkpoint.
+
+        Raises:
+            Stopped: the process was asked to stop; everything up to the last update is saved.
+        """
         self._resume()
         while self.epoch <= self.job.config["train"]["max_epochs"]:
             started = time.monotonic()

@@ -21,7 +21,7 @@ from repro.protocol import Monitor
 from tasks.config.nodes import shares
 from tasks.training import checkpoints
 from tasks.training.job import Job, set_tf32
-from tasks.training.loop import run
+from tasks.training.loop import Training
 
 
 def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]], dict[str, float]]:
@@ -35,7 +35,8 @@ def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]]
         FloatingPointError: a loss is not finite or has exploded.
         ValueError: an example is longer than a batch may be, or a checkpoint was damaged after it was written.
     """
-    (spread if job.config["train"]["processes"] > 1 else run)(job, monitor)
+    with signals.deferred():
+        spread(job, monitor) if job.config["train"]["processes"] > 1 else Training(job, monitor).run()
     last = checkpoints.read(job.checkpoints / checkpoints.LAST)
     model = job.parts.model()
     model.load_state_dict(last["best"])
@@ -44,7 +45,7 @@ def train(job: Job, monitor: Monitor) -> tuple[nn.Module, list[dict[str, float]]
 
 
 def spread(job: Job, monitor: Monitor) -> None:
-    """Run `loop.run` in `train.processes` processes and wait for them; if one fails, all are terminated.
+    """Train in `train.processes` processes and wait for them; if one fails, all are terminated.
 
     Raises:
         ValueError: there are fewer GPUs than processes.
@@ -64,28 +65,27 @@ def spread(job: Job, monitor: Monitor) -> None:
         method = f"tcp://127.0.0.1:{free.getsockname()[1]}"
     named = own_mappings.pinned(job.config.get("plugins"))
     arguments = (job, said, torch.get_num_threads(), method, named)
-    with signals.deferred():
-        children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
-        ended, why = False, ""
-        while not ended:
-            try:
-                ended = children.join(timeout=0.1)  # if a child fails, raises with its traceback
-            except torch.multiprocessing.ProcessExitedException:
-                signals.obey()
-                raise
-            if signals.asked() and not why:
-                why = signals.asked()
-                for pid in children.pids():
-                    os.kill(pid, signal.SIGTERM)
-            try:
-                while True:
-                    kind, given, stats = said.get(timeout=0.5 if ended else 0)
-                    if kind == "stopped":
-                        why = why or given[0]
-                    else:
-                        getattr(monitor, kind)(*given, **stats)
-            except queue.Empty:
-                pass
+    children = torch.multiprocessing.spawn(_worker, args=arguments, nprocs=processes, join=False)
+    ended, why = False, ""
+    while not ended:
+        try:
+            ended = children.join(timeout=0.1)  # if a child fails, raises with its traceback
+        except torch.multiprocessing.ProcessExitedException:
+            signals.obey()
+            raise
+        if signals.asked() and not why:
+            why = signals.asked()
+            for pid in children.pids():
+                os.kill(pid, signal.SIGTERM)
+        try:
+            while True:
+                kind, given, stats = said.get(timeout=0.5 if ended else 0)
+                if kind == "stopped":
+                    why = why or given[0]
+                else:
+                    getattr(monitor, kind)(*given, **stats)
+        except queue.Empty:
+            pass
     if why:
         raise signals.Stopped(why)
 
@@ -110,7 +110,8 @@ def _worker(rank: int, job: Job, reports: Any, threads: int, method: str, named:
             if job.cuda:
                 torch.cuda.set_device(rank)
             torch.distributed.init_process_group("nccl" if job.cuda else "gloo", method, world_size=world, rank=rank)
-            run(job, Telling(reports.put) if rank == 0 else Telling(), rank, world)
+            with signals.deferred():
+                Training(job, Telling(reports.put) if rank == 0 else Telling(), rank, world).run()
             torch.distributed.destroy_process_group()
     except signals.Stopped as stop:
         reports.put(("stopped", (str(stop),), {}))

@@ -128,10 +128,6 @@ class Encoded:
     def word_count(self) -> int:
         return FIRST + len(self.words)
 
-    @property
-    def answer_count(self) -> int:
-        return len(self.answers)
-
     @cached_property
     def images(self) -> Images:
         """The images of all splits, memory-mapped; opened on first use."""
@@ -154,7 +150,7 @@ def _training(data: DataSet, options: Encode, root: Path, progress: Progress) ->
     """
     records = data.read(progress)
     splits = {s: list(split_of(data, records, s)) for s in ("train", "dev")}
-    images = _images(data, splits, root, progress)
+    images, key = _images(data, splits, options, root, progress)
     kept = splits | {"train": [q for q in splits["train"] if q.image in images.index and q.image not in images.bad]}
     seen = Counter(w for q in kept["train"] for w in words_of(q.text))
     words = frequent(seen)
@@ -164,7 +160,6 @@ def _training(data: DataSet, options: Encode, root: Path, progress: Progress) ->
         where = f"{len(kept['train'])} questions, no answer given at least {options.min_answer_count} times"
         step = "lower encode.min_answer_count or raise data.limits.train"
         raise DataError("nothing is left to train on", where, step)
-    key = _key(splits, images, options)
     key = fingerprint(key, given) if given else key
 
     def build(folder: Path) -> dict[str, Any]:
@@ -182,8 +177,8 @@ def _training(data: DataSet, options: Encode, root: Path, progress: Progress) ->
 def _testing(data: DataSet, encoding: Path, root: Path, progress: Progress) -> tuple[Any, Build]:
     known = open_encoded(encoding)
     splits = {"test": list(split_of(data, data.read(progress), "test"))}
-    images = _images(data, splits, root, progress)
-    key = fingerprint(_key(splits, images, known.options), known.words, known.answers)
+    images, key = _images(data, splits, known.options, root, progress)
+    key = fingerprint(key, known.words, known.answers)
 
     def build(folder: Path) -> dict[str, Any]:
         copy_files(known.folder, folder, VOCABULARY)
@@ -252,20 +247,18 @@ def read_answers(path: Path) -> list[str]:
     return texts
 
 
-def _images(data: DataSet, splits: Mapping[str, Sequence[Question]], root: Path, progress: Progress) -> Images:
-    """The images that the splits ask about, decoded now or found in the cache."""
+def _images(
+    data: DataSet, splits: Mapping[str, Sequence[Question]], options: Encode, root: Path, progress: Progress
+) -> tuple[Images, str]:
+    """The images that the splits ask about, decoded now or found in the cache; the hash of all content and the options."""
     keys = dict.fromkeys(q.image for questions in splits.values() for q in questions)
-    return data.about["images"](list(keys), root, progress)
-
-
-def _key(splits: Mapping[str, Sequence[Question]], images: Images, options: Encode) -> str:
-    settings = plain(options)
+    images, settings = data.about["images"](list(keys), root, progress), plain(options)
     del settings["answers"]  # their content counts, see `encode`
     if options.vectors is not None:
         settings["vectors"] = sha256_of(Path(options.vectors))
-    unreadable = sorted({q.image for questions in splits.values() for q in questions if q.image in images.bad})
+    unreadable = sorted(key for key in keys if key in images.bad)
     content = {split: content_sha256(questions) for split, questions in splits.items()}
-    return fingerprint(RECIPE, content, images.sha256, unreadable, settings)
+    return images, fingerprint(RECIPE, content, images.sha256, unreadable, settings)
 
 
 def _write(

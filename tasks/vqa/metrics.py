@@ -3,11 +3,12 @@
 import json
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from repro.protocol import Evaluation, Metric, Scorer, Scores, scored
+from repro.protocol import Evaluation, Metric, Scores, scored
 from tasks.data.progress import Done, untold
 from tasks.data.records import Question
 from tasks.vqa.encode import Encoded, accuracy
@@ -17,19 +18,15 @@ KEYS = {"yes/no": "accuracy_yes_no", "number": "accuracy_number", "other": "accu
 SIGNATURE = "VQA accuracy|leave-one-out over annotators"
 
 
-def _of_type(kind: str | None) -> Scorer:
-    """A scorer for the accuracy on questions of this answer type, or on all questions if None."""
-
-    def score(questions: Sequence[Question], each: Sequence[float]) -> float | None:
-        values = [value for q, value in zip(questions, each) if kind in (None, q.answer_type)]
-        return 100 * sum(values) / len(values) if values else None
-
-    return score
+def _of_type(kind: str | None, questions: Sequence[Question], each: Sequence[float]) -> float | None:
+    """The accuracy on questions of this answer type, or on all questions if None."""
+    values = [value for q, value in zip(questions, each) if kind in (None, q.answer_type)]
+    return 100 * sum(values) / len(values) if values else None
 
 
 # Scorers take the questions, and the accuracy of each answer from 0 to 1.
 MEASURED: Scores = {
-    name: (Metric(name, "%", 1, 2, 1.0, SIGNATURE, "mean"), _of_type(kind))
+    name: (Metric(name, "%", 1, 2, 1.0, SIGNATURE, "mean"), partial(_of_type, kind))
     for kind, name in ((None, "accuracy"), *KEYS.items())
 }
 _LOSS = "binary cross-entropy with soft targets, summed over answers"

@@ -34,11 +34,10 @@ def inputs_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarra
 
 def targets_of(encoded: Encoded, split: Split, numbers: Sequence[int] | np.ndarray) -> Tensor:
     """Soft scores, float32 [B, A]: the accuracy that each answer of the vocabulary would have."""
-    target = torch.zeros(len(numbers), encoded.answer_count, dtype=torch.float32)
+    target = np.zeros((len(numbers), len(encoded.answers)), np.float32)
     for place, i in enumerate(numbers):
-        answers = torch.from_numpy(split.answers[int(i)].astype(np.int64))
-        target[place, answers] = torch.from_numpy(np.array(split.scores[int(i)]))
-    return target
+        target[place, split.answers[int(i)]] = split.scores[int(i)]
+    return torch.from_numpy(target)
 
 
 def order(image: np.ndarray, seed: int, epoch: int, by_image: bool) -> np.ndarray:
@@ -65,9 +64,9 @@ class Questions(Examples):
     shared memory, because the data workers of fairseq-train outlive an epoch.
     """
 
-    def __init__(self, split: Split, training: bool, encoded: Encoded, by_image: bool, seed: int) -> None:
+    def __init__(self, split: Split, training: bool, encoded: Encoded, seed: int) -> None:
         super().__init__(split, training)
-        self.encoded, self.by_image, self.seed = encoded, by_image, seed
+        self.encoded, self.seed = encoded, seed
         self._epoch = torch.ones(1, dtype=torch.int64).share_memory_()
         self._order: tuple[int, np.ndarray] | None = None
 
@@ -80,7 +79,7 @@ class Questions(Examples):
             return place
         epoch = int(self._epoch)
         if self._order is None or self._order[0] != epoch:
-            self._order = epoch, order(self.split.image, self.seed, epoch, self.by_image)
+            self._order = epoch, order(self.split.image, self.seed, epoch, self.encoded.options.by_image)
         return int(self._order[1][place])
 
     def set_epoch(self, epoch: int) -> None:

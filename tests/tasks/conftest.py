@@ -1,5 +1,7 @@
 """Finished cells of every family, so small that each trains within seconds."""
 
+from functools import cache
+
 import pytest
 import torch
 from small_vqa2 import write_vqa2
@@ -61,16 +63,13 @@ def small_cell(prepared_cell, ran, tiny, vqa2_folder, tmp_path_factory):
     """`small_cell(name)`: (cell, entry) of "pairs" or of one of CELLS, trained and scored once."""
     from repro.store import Store
 
-    finished = {}
-
+    @cache
     def small_cell(name: str):
-        if name not in finished:
-            asked = [*SMALL[: 2 if name == "multilabel" else None], *CELLS.get(name, ())]
-            asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else asked
-            asked += [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
-            cell = prepared_cell(asked)
-            finished[name] = cell, ran(cell, Store(tmp_path_factory.mktemp(name)))
-        return finished[name]
+        asked = [*SMALL[: 2 if name == "multilabel" else None], *CELLS.get(name, ())]
+        asked = [*tiny, "mapping=sparsemax"] if name == "pairs" else asked
+        asked += [f"data.path={vqa2_folder}"] if name in ("vqa", "questions") else []
+        cell = prepared_cell(asked)
+        return cell, ran(cell, Store(tmp_path_factory.mktemp(name)))
 
     return small_cell
 

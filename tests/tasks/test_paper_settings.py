@@ -93,6 +93,6 @@ COUNTS = {
 def test_a_model_has_as_many_parameters_as_counted_by_hand(composed, task):
     """Of the models that no golden cell has."""
     config = composed([f"task={task}", "profile=paper"])
-    known = {"size": WORDS, "classes": "abc", "vectors": None, "vector_rows": None, "sizes": (WORDS, WORDS)}
+    known = {"size": WORDS, "classes": "abc", "vectors": None, "sizes": (WORDS, WORDS)}
     model = models.build(config["task"]["family"], config["model"], config["mapping"], SimpleNamespace(**known))
     assert sum(p.numel() for p in model.parameters()) == COUNTS[task]

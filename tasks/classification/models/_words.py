@@ -29,13 +29,12 @@ class PairOptions(WordOptions):
 
 
 class WordModel(nn.Module):
-    """Base of the classifiers, built from `Options` and an encoding (`size`, `classes`, `vectors`, `vector_rows`)."""
+    """Base of the classifiers, built from `Options` and an encoding (`size`, `classes`, `vectors`)."""
 
     def __init__(self, options: WordOptions, encoded: Any) -> None:
         super().__init__()
         o = options
-        pretrained = encoded.vectors, encoded.vector_rows, o.fixed_vectors
-        self.vectors = WordVectors(encoded.size, o.embed_dim, o.embed_range, *pretrained)
+        self.vectors = WordVectors(encoded.size, o.embed_dim, o.embed_range, encoded.vectors, o.fixed_vectors)
         self.dropout = nn.Dropout(o.dropout)
         self.word_dropout = getattr(o, "word_dropout", 0.0)
 

@@ -28,11 +28,13 @@ from torch import Tensor
 
 import sparse_attention as sa
 from sparse_attention import losses
+from sparse_attention.describe import LEARNED
 from tasks.config.models import Place, nodes_at, parameters
+from tasks.config.nodes import Nothing
 from tasks.multilabel.options import Solver
 
-PLACES = {"output": Place(over=("row",), learned=False)}
-SOLVER = Solver()
+Options = Nothing
+PLACES = {"output": Place(over=("row",))}
 Array = np.ndarray
 # The status of scipy's L-BFGS-B for "neither converged nor out of iterations".
 LINE_SEARCH_FAILED = 2
@@ -40,11 +42,6 @@ LINE_SEARCH_FAILED = 2
 FENCHEL_YOUNG = tuple(n for n in losses.REGULARISERS if n != "hardmax" and not n.startswith("constrained"))
 ALLOWED = {"log": ("softmax",), "huber": ("sparsemax",), "hinge": ("sparsemax", "sparsegen_lin", "sparsehourglass")}
 ALLOWED["fenchel_young"] = FENCHEL_YOUNG
-
-
-@dataclass
-class Options:
-    """A linear model has no options."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +109,8 @@ def problems(config: Mapping[str, Any]) -> list[str]:
         output = output_of(task, config["mapping"])
     except ValueError as error:
         return [str(error)]
-    found = []
+    why = "is invalid for this model, which trains weights alone; give a number"
+    found = [f"mapping.{name}={LEARNED} {why}" for name, value in output.params.items() if value == LEARNED]
     for name, values in task["tune"]["parameters"].get(output.mapping, {}).items():
         for value in values:
             try:
@@ -138,9 +136,7 @@ class Fit:
         return self.weights[0] + features @ self.weights[1:]
 
 
-def fit(
-    features: Array, eta: Array, output: Output, penalty: float, solver: Solver = SOLVER, start: Array | None = None
-) -> Fit:
+def fit(features: Array, eta: Array, output: Output, penalty: float, solver: Solver, start: Array | None = None) -> Fit:
     """Minimise the objective in float64.
 
     Args:
@@ -181,5 +177,4 @@ def fit(
         if found.status != LINE_SEARCH_FAILED or iterations >= solver.iterations:
             break
         at = best.x + 1e-3 * np.abs(best.x).max() * random.standard_normal(at.shape)
-    assert best is not None
     return Fit(best.x.reshape(shape), float(best.fun), evaluations, iterations)

@@ -97,11 +97,9 @@ def _extended(
 
 def counts(aligned_by: aligner.Aligner, split: Split, forward: bool = False) -> Ragged:
     """For every source word of a split, the number of target words aligned to it; rows of uint8 (255: 255 or more)."""
-    flat = np.zeros(int(split.source.offsets[-1]), np.int64)
-    links = aligned_by.forward if forward else aligned_by.align
-    for start, row in zip(split.source.offsets, links(split.source, split.target)):
-        for s, _ in row:
-            flat[start + s] += 1
+    links, starts = aligned_by.forward if forward else aligned_by.align, split.source.offsets
+    linked = [start + s for start, row in zip(starts, links(split.source, split.target)) for s, _ in row]
+    flat = np.bincount(np.array(linked, dtype=np.int64), minlength=int(starts[-1]))
     return Ragged(flat.clip(min=int(forward), max=255).astype(np.uint8), split.source.offsets)
 
 

@@ -45,6 +45,6 @@ def evaluation(model: nn.Module, split: Split, true: Ragged, name: str, batch_si
     values = scores(np.concatenate(rows), true.flat)
     records = []
     for i, row in enumerate(rows):
-        record = {"set": name, "index": i, "source": split.source_tokens(i)}
+        record = {"set": name, "index": i, "source": split.source_tokens[i]}
         records.append(record | {"fertility": row.tolist(), "aligned": true[i].tolist()})
     return Evaluation({f"{name}/{k}": v for k, v in values.items()}, predictions=records)

@@ -1,9 +1,8 @@
 """Options of fertility tagging, apart from those of data and model."""
 
-from dataclasses import dataclass
-
 from repro.options import listing, text
 from tasks.config.files import defaults
+from tasks.config.nodes import Nothing
 from tasks.seq2seq.options import Encode as Encode
 
 KIND = "pairs"
@@ -16,6 +15,4 @@ class Task:
     deviations: list = listing(text(), help="what differs from the paper; printed below tables")
 
 
-@dataclass
-class Decode:
-    """No search: each word gets its most likely fertility."""
+Decode = Nothing  # no search: each word gets its most likely fertility

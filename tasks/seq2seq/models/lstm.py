@@ -93,8 +93,7 @@ class Model(nn.Module):
                 nn.init.uniform_(parameter, -options.init_range, options.init_range)
         for embedding in (self.source_embed, self.target_embed):
             nn.init.zeros_(embedding.weight[PAD])
-        spec = getattr(mappings["cross"], "spec", None)
-        self.inputs, self.stateful = getattr(spec, "inputs", ()), getattr(spec, "stateful", False)
+        self.inputs, self.stateful = mappings["cross"].spec.inputs, mappings["cross"].spec.stateful
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor) -> Tensors:
         """Encode a batch of sources for the decoder: src_tokens [B, S], padded on the right, and src_lengths [B].

@@ -12,7 +12,7 @@ See et al. 2017: sum_t sum_i min(p_ti, sum_{t' < t} p_{t'i}).
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import safetensors.torch
@@ -64,7 +64,7 @@ class Model(lstm.Model):
             self.register_buffer("of_type", torch.ones(source_size))
         if options.fertility == "predicted":
             sizes, least = (source_size, options.tagger_dim, options.tagger_dim), int(options.forward_links)
-            self.tagger = Tagger(*sizes, least=least).requires_grad_(False)
+            self.tagger = Tagger(*sizes, dropout=0.0, least=least).requires_grad_(False)  # it is trained already
 
     def adopt(self, folder: Path | None) -> None:
         """Load the fertilities of word types, or the tagger, from a folder made by `tasks.seq2seq.fertility`.
@@ -72,23 +72,14 @@ class Model(lstm.Model):
             ValueError: the fertilities are learned from data, or there is a coverage loss, which our own criterion adds,
                 but there is no folder of encoded pairs.
         """
-        kind = self.options.fertility
-        if self.options.coverage_loss and folder is None:
-            told = f"coverage_loss={self.options.coverage_loss:g} is not added by fairseq's own criterions"
-            raise ValueError(f"{told}; use scripts/train.py, or --coverage-loss 0")
-        if kind != "constant" and folder is None:
-            told = f"fertility={kind} is learned from data that we encoded"
-            raise ValueError(f"{told}; use scripts/train.py, or --fertility constant")
+        kind, weight = self.options.fertility, self.options.coverage_loss
+        if folder is None and (weight or kind != "constant"):
+            told = f"fertility={kind} and coverage_loss={weight:g} need pairs that we encoded"
+            raise ValueError(f"{told}; use scripts/train.py, or --fertility constant --coverage-loss 0")
         if kind == "guided":
             self.of_type.copy_(torch.from_numpy(np.load(folder / TYPES)))
         elif kind == "predicted":
             self.tagger.load_state_dict(safetensors.torch.load_file(folder / TAGGER))
-
-    def train(self, mode: bool = True) -> Self:
-        super().train(mode)
-        if self.options.fertility == "predicted":
-            self.tagger.eval()
-        return self
 
     def encode(self, src_tokens: Tensor, src_lengths: Tensor, fertility: Tensor | None = None) -> Tensors:
         """Like `lstm.Model.encode`, with fertility [B, S] added.

@@ -96,7 +96,6 @@ class Layer(nn.Module):
         Given `rows` [B], x is [U, L, H], and row i is x[rows[i]]; what depends on x alone is computed once per row of x.
         """
         if self.other is not None:
-            assert other is not None
             read = self.dropout(self.other(x, other, other_mask, rows))
             x = self.norms[1]((x if rows is None else x[rows]) + read)
         return self.norms[-1](x + self.dropout(self.feed(x)))

@@ -66,7 +66,7 @@ class Options:
 class Model(nn.Module):
     """Maps words and images to logits of the answers.
 
-    Built from `Options`, an encoding (`word_count`, `answer_count`, `image_spec`, `vectors`) and {"image": mapping}.
+    Built from `Options`, an encoding (`word_count`, `answers`, `image_spec`, `vectors`) and {"image": mapping}.
     Raises ValueError if options and data do not match.
     """
 
@@ -94,7 +94,7 @@ class Model(nn.Module):
             Scorer(*score), o.hidden_dim, o.flat_out_dim, mappings["image"], sa.make(o.discrete), self.grid, fit
         )
         self.norm = nn.LayerNorm(o.flat_out_dim)
-        self.answer = nn.Linear(o.flat_out_dim, encoded.answer_count)
+        self.answer = nn.Linear(o.flat_out_dim, len(encoded.answers))
 
     def forward(self, tokens: Tensor, images: Tensor, image_of: Tensor) -> tuple[Tensor, Reduced]:
         """Answer a batch of questions.

@@ -10,7 +10,7 @@ from repro.identity import as_named, asked_id, scoring
 from repro.statistics import corpus_score, noise_of
 from repro.store import Store
 from repro.tables import paired
-from tasks.cells import _tagging, seq2seq
+from tasks.cells import seq2seq
 from tasks.cells._training import TrainingMonitor
 from tasks.data import DataError
 
@@ -145,9 +145,9 @@ def test_the_tagger_is_a_cell_of_its_own_that_two_translations_share(run, store)
     assert '"test/accuracy"' in next(taggers[0].folder.glob("evaluations/*/metrics.json")).read_text(encoding="utf-8")
     scored = [k for k in taggers[0].read()["metrics"] if k.startswith("dev/")]
     assert "dev/accuracy" in scored
-    config = _tagging.config_of(one.config)
+    config = seq2seq.tagger_of(one.config)
     assert (config["optim"]["clip"], config["optim"]["betas"], config["optim"]["lr"]) == (0.0, [0.9, 0.999], 1e-3)
-    earlier = _tagging.config_of({**one.config, "model": {**one.config["model"], "forward_links": False}})
+    earlier = seq2seq.tagger_of({**one.config, "model": {**one.config["model"], "forward_links": False}})
     assert (earlier["optim"]["clip"], earlier["optim"]["betas"]) == (5.0, [0.9, 0.98])
     told = [r["fertility"] + r["aligned"] for r in taggers[0].evaluations()[0].predictions()]
     assert min(map(min, told)) == 1 and max(map(max, told)) <= 255

@@ -1,7 +1,6 @@
 """Fixtures for the classification tasks: encoded generated texts, and models on them."""
 
 import copy
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -30,19 +29,19 @@ def toy(tmp_path_factory):
 
 @pytest.fixture
 def build_model():
-    """`build_model(architecture, encoded, mapping, **options)`: a model from seed 0, ready to predict."""
+    """`build_model(architecture, encoded, mapping, **options)`: a model from seed 0, ready to predict.
 
-    def make(name: str, encoded, mapping: str = "softmax", **options):
+    The parameters with one of the parts `sharp` in their name are three times as large, so that attention is not flat.
+    """
+
+    def make(name: str, encoded, mapping: str = "softmax", sharp=(), **options):
         torch.manual_seed(0)
-        return build("classification", {"name": name} | options, {"name": mapping}, encoded).eval()
+        model = build("classification", {"name": name} | options, {"name": mapping}, encoded).eval()
+        for of, parameter in model.named_parameters():
+            parameter.data *= 3 if any(part in of for part in sharp) else 1
+        return model
 
     return make
-
-
-@pytest.fixture
-def vocabulary():
-    """`vocabulary(size, classes)`: all that a model needs to know of an encoding."""
-    return lambda size, classes: SimpleNamespace(size=size, classes=["c"] * classes, vectors=None, vector_rows=None)
 
 
 @pytest.fixture(scope="session")

@@ -91,11 +91,10 @@ def test_ids_vocabulary_and_unknown_words_also_of_the_test_split_which_is_encode
 def test_what_is_kept_of_an_encoding_encodes_further_test_sets(tmp_path):
     found = encoded(tmp_path, vectors="ppmi", vector_dim=2)
     assert found.vectors.shape == (len(found.vocabulary), 2) and np.isfinite(found.vectors).all()
-    assert found.vector_rows.tolist() == list(range(FIRST, found.size))
     keep_encoding(found.folder, tmp_path / "cell")
     kept = open_encoded(tmp_path / "cell")
     assert not kept.splits and kept.vocabulary == found.vocabulary and kept.options == found.options
-    assert np.array_equal(kept.vectors, found.vectors) and np.array_equal(kept.vector_rows, found.vector_rows)
+    assert np.array_equal(kept.vectors, found.vectors)
     other = {"test": [("b a", 0), ("c", 1)]}  # its classes stand in another order
     test = encode_test(dataset(other, "other", classes=("yes", "no")), tmp_path / "cell", tmp_path)
     assert test.splits["test"].labels.tolist() == [1, 0] and test.classes == ["no", "yes"]
@@ -140,7 +139,7 @@ def test_pretrained_vectors(tmp_path):
     file.write_text("zebra 1 2 3\na 4 5 6\nunused 7 8 9\na 0 0 0\n. . . 1 1 1\n")
     found = encoded(tmp_path, vectors=str(file), min_count=2)
     assert found.vocabulary == ["b", "a"]  # a is rare and has a vector; zebra is in no training text
-    assert found.vectors.tolist() == [[4, 5, 6]] and found.vector_rows.tolist() == [FIRST + 1]
+    assert found.vectors.tolist() == [[4, 5, 6]]
     assert module.shortfalls(found.options, found) == ["a file of 5 word vectors of 3 dimensions instead of GloVe 840B"]
     # the table's footer has the coverage, and a warning if most words have no vector
     told = "pretrained word vectors for 1 of 2 words, trained further"

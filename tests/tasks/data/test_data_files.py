@@ -72,12 +72,15 @@ def test_a_value_is_remembered_for_its_key_and_computed_each_time_where_it_canno
     made = iter(range(9))
     path = tmp_path / "kept.json"
     assert [remembered(path, key, lambda: next(made)) for key in ("a", "a", "b")] == [0, 0, 1]
+    for damaged in (path.read_text().replace('"b": 1', '"b": 7'), "{"):  # another value, no JSON
+        path.write_text(damaged)
+        assert remembered(path, "b", lambda: next(made)) in (2, 3)
 
     def refused(*args, **kwargs):
         raise PermissionError(errno.EROFS, "read-only")
 
     monkeypatch.setattr("os.replace", refused)
-    assert [remembered(path, key, lambda: next(made)) for key in ("b", "c", "c")] == [1, 2, 3]
+    assert [remembered(path, key, lambda: next(made)) for key in ("b", "c", "c")] == [3, 4, 5]
 
 
 QUIET = NullProgress()

@@ -7,10 +7,7 @@ import pytest
 import torch
 
 import tasks.fairseq_plugin  # noqa: F401  registers the models
-from tasks.fairseq_plugin import compat
 from tasks.fairseq_plugin.seq2seq import dictionary
-
-compat.detach_config_store()  # other tests compose in this process
 
 SYMBOLS = dictionary([f"w{i}" for i in range(20)])
 PAD = SYMBOLS.pad()

@@ -117,7 +117,7 @@ def test_a_folder_of_encoded_pairs(fairseq, prepared_cell, tmp_path):
     )
     assert "attention_zeros" in said
     assert sorted(outputs(said)) == list(range(16))
-    first = " ".join(open_encoded(test).splits["test"].source_tokens(0))
+    first = " ".join(open_encoded(test).splits["test"].source_tokens[0])
     assert {row.split("\t")[1] for row in said.splitlines() if row.startswith("S-0\t")} == {first}
 
 

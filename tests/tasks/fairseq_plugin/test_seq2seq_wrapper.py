@@ -99,7 +99,7 @@ def test_batches_are_those_of_fairseqs_pairs(symbols, tmp_path):
     rng = np.random.default_rng(1)
     sides = [[rng.integers(4, 24, rng.integers(1, 9)).astype(np.int32) for _ in range(40)] for _ in range(2)]
     source, target = (Ragged(np.concatenate(rows), np.cumsum([0, *map(len, rows)])) for rows in sides)
-    ours = Pairs(Split(source, target, {}, tmp_path / "train.pairs.jsonl"), training=True)
+    ours = Pairs(Split(source, target, (), (), tmp_path / "train.pairs.jsonl"), training=True)
     sides = [[torch.tensor(np.append(row, [EOS] * end)).long() for row in rows] for end, rows in enumerate(sides)]
     given = [part for rows in sides for part in (rows, np.array([len(row) for row in rows]), symbols)]
     theirs = LanguagePairDataset(*given, left_pad_source=False, left_pad_target=False)
@@ -150,22 +150,15 @@ FAMILIES = ("seq2seq", "classification", "vqa")
 
 
 # what is typed, and the options that it sets
-LINES = [
-    (
-        ("seq2seq", "lstm"),
-        "--hidden-dim 6 --dropout 0.25 --input-feeding --residual --attention dot --output sparsemax",
-        {"hidden_dim": 6, "dropout": 0.25, "attention": "dot", "output": "sparsemax"},
-    ),
-    (("vqa", "mcan"), "--cnn-channels [3,4]", {"cnn_channels": [3, 4]}),
-]
+TYPED = "--hidden-dim 6 --dropout 0.25 --input-feeding --residual --attention dot --output sparsemax"
+SET = {"hidden_dim": 6, "dropout": 0.25, "attention": "dot", "output": "sparsemax"}
+LINES = [(("seq2seq", "lstm"), TYPED, SET), (("vqa", "mcan"), "--cnn-channels [3,4]", {"cnn_channels": [3, 4]})]
 
 
 @pytest.mark.parametrize("architecture, line, values", LINES)
 def test_the_command_line_sets_options_and_values_survive_fairseqs_configuration(architecture, line, values):
-    options, made = (
-        models.architecture(*architecture).Options,
-        MODEL_DATACLASS_REGISTRY[registered_name(architecture[1])],
-    )
+    options = models.architecture(*architecture).Options
+    made = MODEL_DATACLASS_REGISTRY[registered_name(architecture[1])]
     parser, plainly = argparse.ArgumentParser(), plain(options())
     gen_parser_from_dataclass(parser, made())
     found = values_of(made.from_namespace(parser.parse_args(line.split())), options)
@@ -186,10 +179,3 @@ def test_every_architecture_is_registered(family):
         gen_parser_from_dataclass(argparse.ArgumentParser(), made())  # a string annotation would raise here
         assert {"mapping", "mapping_params"} <= made.__dataclass_fields__.keys()
         assert values_of(made(), options) == plain(options())
-    if family == "seq2seq":
-        mapping = {"name": "fusedmax", "lam": 0.5, "gamma": 1.0, "at": {}, "grid": {"lam": [0.1]}}
-        options = models.architecture(family, "lstm").Options
-        model = {"name": "lstm"} | plain(options(hidden_dim=7))
-        found = architectures.model_group({"model": model, "mapping": mapping}, options)
-        assert found["_name"] == "sa_seq2seq" and found["hidden_dim"] == 7 and found["mapping"] == "fusedmax"
-        assert found["mapping_params"] == '{"lam": 0.5, "gamma": 1.0, "at": {}}'

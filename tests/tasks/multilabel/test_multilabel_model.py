@@ -96,11 +96,7 @@ def test_a_start_at_zero_is_no_trap():
     output, eta = Output("sparsemax", {}, "hinge"), proportions(y)
     constant = float(output.value(torch.zeros(y.shape, dtype=torch.float64), torch.as_tensor(eta)))
     assert constant == pytest.approx((~y).sum(1).mean())
-    assert fit(x, eta, output, 1e-3).objective < 0.6466 * 1.03 < 0.9 * constant
-
-
-def tune(penalties, thresholds, **parameters):
-    return {"penalties": penalties, "thresholds": thresholds, "parameters": parameters}
+    assert fit(x, eta, output, 1e-3, Solver()).objective < 0.6466 * 1.03 < 0.9 * constant
 
 
 def test_cross_validation_uses_every_document_once_and_fits_again_on_all():
@@ -109,7 +105,7 @@ def test_cross_validation_uses_every_document_once_and_fits_again_on_all():
     assert sorted(map(tuple, np.concatenate([dev[0] for _, dev in parts]))) == sorted(map(tuple, train[0]))
     for (a, _), (b, _) in parts:
         assert len(a) == 40 and len(b) == 10 and not {tuple(r) for r in a} & {tuple(r) for r in b}
-    grid, solver = tune([0.1, 0.001], [0.2]), Solver()
+    grid, solver = {"penalties": [0.1, 0.001], "thresholds": [0.2], "parameters": {}}, Solver()
     choice = select(train, parts, Output("sparsemax", {}, "huber"), grid, solver)
     expected = path(train, choice.output, grid["penalties"], solver)[grid["penalties"].index(choice.penalty)]
     np.testing.assert_allclose(choice.model.weights, expected.weights)

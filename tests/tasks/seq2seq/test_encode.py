@@ -69,7 +69,7 @@ def test_ids_and_vocabulary_against_counting_by_hand(little, tmp_path):
         for row, line in zip(rows, text):
             assert [symbols[i] for i in row] == [t if t in vocab else "<unk>" for t in line.split()]
     dev = got.splits["dev"]
-    assert dev.source_tokens(0) == ["Le", "zèbre", "boit."] and dev.source[0][1] == UNK
+    assert dev.source_tokens[0] == ["Le", "zèbre", "boit."] and dev.source[0][1] == UNK
     assert dev.pairs[0].references == ("The zebra drinks.", "another reference")
     assert got.report["unknown"]["dev.source"] == pytest.approx(float(np.mean(dev.source[0] == UNK)))
     assert got.report["pairs"] == {"train": 40, "dev": 1} and set(got.splits) == {"train", "dev"}
@@ -79,9 +79,9 @@ def test_ids_and_vocabulary_against_counting_by_hand(little, tmp_path):
 def test_special_symbols_of_a_text_are_unknown_and_an_empty_source_has_something_to_attend_to(dataset, tmp_path):
     got = encode(dataset([("<unk> a </s> <pad>", "b <s>")] * 3, [("", "x")], []), tmp_path)
     assert got.source_vocab == ["a"] and got.splits["train"].source[0].tolist() == [UNK, FIRST, UNK, UNK]
-    assert got.splits["train"].source_tokens(0) == ["<unk>", "a", "</s>", "<pad>"]
+    assert got.splits["train"].source_tokens[0] == ["<unk>", "a", "</s>", "<pad>"]
     for part in (got.splits["dev"], encode_test(dataset(test=[("", "y")]), got.folder, tmp_path).splits["test"]):
-        assert part.source[0].tolist() == [UNK] and part.source_tokens(0) == ["<unk>"] and part.pairs[0].source == ""
+        assert part.source[0].tolist() == [UNK] and part.source_tokens[0] == ["<unk>"] and part.pairs[0].source == ""
 
 
 @pytest.mark.parametrize("subword", ["none", "bpe", "sentencepiece"])
@@ -95,7 +95,7 @@ def test_decoding_undoes_encoding(little, tmp_path, name, joint, subword):
     for i, (_, target) in enumerate(TEXT[:5]):
         row = split.target[i]
         tokens = [got.target_vocab[k - FIRST] for k in row]
-        assert UNK not in row and tokens == split.target_tokens(i)
+        assert UNK not in row and tokens == split.target_tokens[i]
         want = target.lower() if name == "moses_lower" else target
         text = output_text(tokens, got.options, "en")
         if '"' in want and name != "none":  # Moses has no direction for a plain quote at the start of a sentence
@@ -162,7 +162,7 @@ def test_bpe_is_what_the_subword_nmt_command_gives_and_dictionaries_are_fairseqs
     text = "".join(s + "\n" for s, _ in TEXT).encode()
     done = subprocess.run(command, input=text, capture_output=True, check=True, env=os.environ | {"PYTHONUTF8": "1"})
     expected = [line.split() for line in done.stdout.decode().splitlines()]
-    assert [got.splits["train"].source_tokens(i) for i in range(len(TEXT))] == expected
+    assert [got.splits["train"].source_tokens[i] for i in range(len(TEXT))] == expected
     assert len(got.source_vocab) <= 150 and not (got.folder / "dict.txt").exists()
     joint = encode(little, tmp_path, subword="bpe", vocab_size=120, joint=True)
     one, *others = ((joint.folder / f"dict{side}.txt").read_text() for side in ("", ".source", ".target"))
@@ -204,7 +204,7 @@ def test_a_model_of_text_without_digits_reads_none_and_gets_them_back(dataset, t
     duc = dataset(test=[("shares fell 12 percent in 1998", "shares drop 12 percent")], references=(), digits="#")
     test = encode_test(duc, trained.folder, tmp_path)
     row = test.splits["test"]
-    assert row.source_tokens(0) == ["shares", "fell", "##", "percent", "in", "####"] and UNK not in row.source[0]
+    assert row.source_tokens[0] == ["shares", "fell", "##", "percent", "in", "####"] and UNK not in row.source[0]
     pair = row.pairs[0]
     assert pair.source == "shares fell 12 percent in 1998"
     output = output_text(["shares", "fall", "##", "percent"], test.options, source=pair.source, digits=test.digits)
@@ -230,7 +230,7 @@ def test_long_and_empty_pairs_are_left_out_test_pairs_never(dataset, tmp_path):
     limits = {"max_source_tokens": 3, "max_target_tokens": 2}
     got = encode(data, tmp_path, **limits)
     assert got.report["left_out"] == {"train": 3, "dev": 0} and len(got.splits["train"]) == 1
-    assert got.splits["train"].source_tokens(0) == ["a", "b"]
+    assert got.splits["train"].source_tokens[0] == ["a", "b"]
     opennmt = encode(data, tmp_path, filter_dev=True, **limits)
     assert opennmt.report["left_out"] == {"train": 3, "dev": 3}
     assert [pair.source for pair in opennmt.splits["dev"].pairs] == ["a b"] and len(opennmt.splits["dev"]) == 1
@@ -288,7 +288,7 @@ def test_a_test_set_is_encoded_as_training_data_are_and_beside_a_finished_model_
     beside = module.open_encoded(kept)
     assert beside.splits == {} and beside.target_vocab == trained.target_vocab
     assert beside.languages == {"source": "fr", "target": "en"}
-    assert beside.cut("source")(further[3][0]) == test.splits["test"].source_tokens(3)
+    assert beside.cut("source")(further[3][0]) == test.splits["test"].source_tokens[3]
 
 
 def test_raw_text_of_few_words_has_words_as_units(dataset, tmp_path):

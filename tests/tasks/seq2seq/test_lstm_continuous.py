@@ -11,7 +11,6 @@ from sparse_attention.mappings.continuous import ContinuousAttention1d, Gaussian
 from tasks.data.symbols import PAD
 from tasks.seq2seq.models import lstm_continuous
 
-DENSITIES = lstm_continuous.ON_THE_LINE
 SMALL = {"rbf": 6, "widths": [0.1, 0.3], "of": lstm_continuous}
 
 
@@ -36,7 +35,7 @@ def test_the_context_is_that_of_the_layer_beside_the_words(build, sentences, den
     torch.testing.assert_close(found, torch.bmm(p.unsqueeze(1), states).squeeze(1) + fitted, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("density", DENSITIES)
+@pytest.mark.parametrize("density", lstm_continuous.ON_THE_LINE)
 def test_gradients_are_those_of_finite_differences(build, sentences, density):
     """Of the loss, in all parameters, which are those of the discrete model (section 4)."""
     model, (inputs, target) = build(density, **SMALL), sentences

@@ -141,11 +141,10 @@ TOKENS = [[f"s{i}.{j}" for j in range(len(row))] for i, row in enumerate(ROWS)]
 VOCABULARY = [f"w{i}" for i in range(20)]
 
 
-def decoded(model, done=untold, share=None, **given):
-    split = SimpleNamespace(source=ROWS, source_tokens=TOKENS.__getitem__)
+def decoded(model, done=untold, share=slice(None), **given):
+    split = SimpleNamespace(source=ROWS, source_tokens=TOKENS)
     encoded = SimpleNamespace(splits={"test": split}, target_vocab=VOCABULARY)
-    options = read(Decode, {"max_len_b": 7, "beam": 2} | given, "decode")
-    found = decode(model, encoded, options, done, **({} if share is None else {"share": share}))
+    found = decode(model, encoded, options(**{"beam": 2} | given), done, share=share)
     return [best for (best,) in found]
 
 
@@ -179,7 +178,7 @@ def test_unknown_words_are_copied_from_where_the_attention_looks(talker):
     plain, copied = decoded(talker, replace_unk=False), decoded(talker, replace_unk=True)
     kinds = set()
     for i, (a, b) in enumerate(zip(plain, copied)):
-        assert a.unknown == b.unknown == ("<unk>" in a.tokens) and "<unk>" not in b.tokens
+        assert (UNK in a.ids) == (UNK in b.ids) == ("<unk>" in a.tokens) and "<unk>" not in b.tokens
         for t, (before, after) in enumerate(zip(a.tokens, b.tokens, strict=True)):
             expected = TOKENS[i][int(a.attention[t].argmax())] if before == "<unk>" else before
             assert after == expected

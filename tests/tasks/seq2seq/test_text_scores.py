@@ -15,7 +15,7 @@ from tasks.seq2seq.scores import bleu, bleu_tokenizer, chrf, cut_bytes, multi_bl
 WORDS = ["the", "a", "cat", "dogs", "sat", "running", "on", "mats", "happily", ",", ".", "police", "U.S.", "don't"]
 
 
-def _texts(count, seed, low=4, high=14):
+def texts(count, seed, low=1, high=9):
     rng = random.Random(seed)
     return [" ".join(rng.choices(WORDS, k=rng.randint(low, high))) for _ in range(count)]
 
@@ -25,7 +25,7 @@ def _noisy(texts, seed):
     return [" ".join(w if rng.random() < 0.8 else rng.choice(WORDS) for w in text.split()) for text in texts]
 
 
-TEXTS = _texts(60, 1)
+TEXTS = texts(60, 1, 4, 14)
 HYPS = _noisy(TEXTS, 2)
 REFS = [[ref] for ref in TEXTS]
 KINDS = ("rouge1", "rouge2", "rougeL")

@@ -80,18 +80,6 @@ def halfmax(scores, mask=None, dim=-1):
     ran(prepared_cell(overrides), Store(tmp_path / "store"))
 
 
-def checkpoint(path, *accuracies: float):
-    """As training writes it after these epochs."""
-    history = [{"epoch": float(i), "dev/accuracy": a} for i, a in enumerate(accuracies, 1)]
-    torch.save({"model": {"w": torch.randn(50)}, "best": None, "history": history}, path)
-
-
-def flip(path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at // 8] ^= 1 << at % 8
-    path.write_bytes(data)
-
-
 BOTH = "last previous"
 FILES = [(BOTH, "", "last.pt"), (BOTH, "last", "previous.pt"), (BOTH, BOTH, None), ("last", "", "last.pt")]
 FILES += [("previous", "", "previous.pt"), ("", "", None)]
@@ -99,10 +87,12 @@ FILES += [("previous", "", "previous.pt"), ("", "", None)]
 
 @pytest.mark.parametrize("files, damaged, chosen", FILES)
 def test_the_newest_whole_one_is_chosen(tmp_path, files, damaged, chosen):
+    history = [{"epoch": float(i), "dev/accuracy": i} for i in (1, 2)]
+    written = {"model": {"w": torch.randn(50)}, "best": None, "history": history}
     for name in files.split():
-        checkpoint(tmp_path / f"{name}.pt", 1, 2)
-    for name in damaged.split():
-        flip(tmp_path / f"{name}.pt", 8 * 1000)
+        torch.save(written, path := tmp_path / f"{name}.pt")
+        if name in damaged.split():
+            path.write_bytes((whole := path.read_bytes())[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
     (tmp_path / "saving.99999.pt").write_bytes(b"left by a writer that was killed")
     notes = []
     assert checkpoints.newest(tmp_path, notes.append) == chosen

@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import subprocess
+from functools import cache
 from pathlib import Path
 
 import forked
@@ -172,13 +173,11 @@ def asked(*overrides: str) -> list[str]:
 @pytest.fixture(scope="module")
 def uninterrupted(prepared_cell, ran, tiny, tmp_path_factory):
     """`uninterrupted(more overrides)`: (cell, entry) of four epochs of 16 updates without interruption, once for each."""
-    finished = {}
 
+    @cache
     def run(*more: str):
-        if more not in finished:
-            cell = prepared_cell(asked(*tiny, *INTERRUPTED, *more))
-            finished[more] = (cell, ran(cell, Store(tmp_path_factory.mktemp("uninterrupted"))))
-        return finished[more]
+        cell = prepared_cell(asked(*tiny, *INTERRUPTED, *more))
+        return cell, ran(cell, Store(tmp_path_factory.mktemp("uninterrupted")))
 
     return run
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from itertools import combinations
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 
@@ -26,20 +25,11 @@ DENSITIES = ("continuous_softmax", "continuous_triweight", "continuous_biweight"
 ROWS = ("softmax", *DENSITIES, "continuous_mixture")
 
 
-@dataclass
-class Given:
-    """What a model asks of the encoded data."""
-
-    image_spec: ImageSpec = FEATURES
-    word_count: int = FIRST + 20
-    answer_count: int = 7
-    vectors: np.ndarray | None = None
-
-
 def model(mapping: str = "softmax", images: ImageSpec = FEATURES, **more) -> Model:
     torch.manual_seed(0)
     options = read(Options, TINY | more, "model")
-    return Model(options, Given(images), mappings_at({"name": mapping}, PLACES)).eval()
+    given = SimpleNamespace(image_spec=images, word_count=FIRST + 20, answers="abcdefg", vectors=None)
+    return Model(options, given, mappings_at({"name": mapping}, PLACES)).eval()
 
 
 def batch(questions: int = 6, length: int = 5):

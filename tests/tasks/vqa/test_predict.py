@@ -1,6 +1,7 @@
 """From a model to scores, records, stored attention and the picture (of trained cells: test_golden.py)."""
 
 import json
+from functools import cache
 
 import numpy as np
 import pytest
@@ -8,7 +9,6 @@ import torch
 from PIL import Image
 
 from repro.options import read
-from repro.protocol import Evaluation
 from tasks.config.models import mappings_at
 from tasks.draw import images
 from tasks.vqa import metrics
@@ -28,14 +28,7 @@ def model_of(encoded, mapping: str) -> Model:
 @pytest.fixture(scope="module")
 def answered(encoded, encoded_test):
     """`answered(mapping)`: the test questions answered by an untrained model, batches of ten, attention of six kept."""
-    done: dict[str, Evaluation] = {}
-
-    def answered(mapping: str) -> Evaluation:
-        if mapping not in done:
-            done[mapping] = metrics.evaluation(model_of(encoded, mapping), encoded_test, 10, keep=6)
-        return done[mapping]
-
-    return answered
+    return cache(lambda mapping: metrics.evaluation(model_of(encoded, mapping), encoded_test, 10, keep=6))
 
 
 def test_answers_do_not_depend_on_the_batches(encoded, encoded_test):

@@ -172,15 +172,7 @@ def test_answers_from_a_file_are_a_models_answers_in_its_order(node, cache, tmp_
     assert encode.encode_test(data, found.folder, cache, QUIET).answers == names
     with pytest.raises(DataUnavailable, match="is missing"):
         encode.read_answers(path)
-    for wrong in (
-        "{}",
-        "[]",
-        '["a", 1]',
-        '["a", ""]',
-        '["a", "a"]',
-        '[{"a": 0, "b": 2}, {}]',
-        '[{"a": 0, "b": "c"}, {}]',
-    ):
+    for wrong in '{} [] ["a",1] ["a",""] ["a","a"] [{"a":0,"b":2},{}] [{"a":0,"b":"c"},{}]'.split():
         path.write_text(wrong, encoding="utf-8")
         with pytest.raises(DataError, match="no list of answers"):
             encode.read_answers(path)
