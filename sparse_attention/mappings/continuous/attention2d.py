@@ -248,7 +248,7 @@ def check_quadrature(quadrature: str, basis: GaussianBasis2d, alpha: float) -> s
 
 def _inverse(matrix: Tensor) -> Tensor:
     """The inverse of a matrix [..., D, D]; by the adjugate if D = 2."""
-    if matrix.shape[-1] > 2:
+    if matrix.shape[-1] != 2:
         return torch.linalg.inv(matrix)
     (m11, m12), (m21, m22) = (row.unbind(-1) for row in matrix.unbind(-2))
     det = m11 * m22 - m12 * m21

@@ -66,7 +66,7 @@ def fit_mixture(
 ) -> Mixture:
     """Weighted EM with a given number of components.
 
-    weights [B, L] sum to one (a row of zeros gives pi = 0); positions are [L, n], with n = 1 or 2. The means start at
+    weights [B, L] sum to one (a row of zeros gives pi = 0); positions are [L, n]. The means start at
     `means` [B, K, n], or else at positions drawn from the weights without replacement. All variances start at
     `initial_variance` and all pi at 1 / K. Differentiable in the weights through the iterations. Raises ValueError if
     components is not in 1 .. L.
@@ -159,15 +159,8 @@ def _log_joint(t: Tensor, pi: Tensor, mu: Tensor, sigma: Tensor) -> Tensor:
     """log pi_k + log N(t_l; mu_k, Sigma_k), [B, K, L]."""
     n = t.shape[-1]
     d = t - mu.unsqueeze(-2)  # [B, K, L, n]
-    if n == 1:
-        det = sigma[..., 0, 0]
-        energy = d[..., 0].square() / det.unsqueeze(-1)
-    elif n == 2:
-        det = _det(sigma)
-        energy = ((d @ _inverse(sigma)) * d).sum(-1)
-    else:
-        raise ValueError(f"positions have {n} coordinates; mixtures are fitted in 1 or 2 dimensions")
-    log_weight = torch.log(pi.clamp(min=_TINY)) - 0.5 * torch.log(det) - 0.5 * n * math.log(2 * math.pi)
+    energy = ((d @ _inverse(sigma)) * d).sum(-1)
+    log_weight = torch.log(pi.clamp(min=_TINY)) - 0.5 * torch.log(_det(sigma)) - 0.5 * n * math.log(2 * math.pi)
     return log_weight.unsqueeze(-1) - 0.5 * energy
 
 

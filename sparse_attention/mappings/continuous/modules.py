@@ -49,16 +49,15 @@ class ContinuousInfo(NamedTuple):
 class DensityPredictor(nn.Module):
     """Predicts mu = sigmoid(w_1' v) and sigma^2 = softplus(w_2' v) >= 1e-6, each [...], from v [..., Q]."""
 
-    def __init__(self, query_dim: int, min_sigma_sq: float = 1e-6) -> None:
+    def __init__(self, query_dim: int) -> None:
         super().__init__()
         self.linear = nn.Linear(query_dim, 2)
-        self.min_sigma_sq = min_sigma_sq
 
     def forward(self, query: Tensor) -> tuple[Tensor, Tensor]:
         out = self.linear(query)
         # Use at least float32, because 1e-6 is nearly zero in float16.
         location, spread = out.to(torch.promote_types(out.dtype, torch.float32)).unbind(-1)
-        return torch.sigmoid(location), F.softplus(spread).clamp(min=self.min_sigma_sq)
+        return torch.sigmoid(location), F.softplus(spread).clamp(min=1e-6)
 
 
 class ContinuousAttention1d(nn.Module):
