@@ -1,5 +1,7 @@
 """LSTMs that run in half precision on every processor and over padded texts without packing; a tagger; precision of a loss."""
 
+from collections import Counter
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -40,8 +42,9 @@ class BiLstm(nn.Module):
         self.backwards = Lstm(dim, hidden, batch_first=True)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        at, lengths = torch.arange(x.size(1), device=x.device), lengths.to(x.device, non_blocking=True)
-        turned = (lengths.unsqueeze(1) - 1 - at).remainder(x.size(1))  # [B, L]; padding maps to padding
+        at = torch.arange(x.size(1), device=x.device)
+        back_from_end = lengths.to(x.device, non_blocking=True).unsqueeze(1) - 1 - at  # [B, L]
+        turned = torch.where(back_from_end < 0, back_from_end + x.size(1), back_from_end)  # padding maps to padding
         there = self.forwards(x)[0]
         back = self.backwards(_rows(x, turned))[0]
         return torch.cat((there, _rows(back, turned)), -1)
@@ -101,8 +104,8 @@ def packed(lstm: nn.LSTM, x: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Ten
     lengths = lengths.cpu()
     if x.device.type != "cpu":
         return packed_at_once(lstm, x, lengths)
+    counts = [len(lengths)] if lstm.dropout else list(Counter(sorted(lengths.tolist(), reverse=True)).values())
     lengths, order = lengths.sort(descending=True)
-    counts = [len(lengths)] if lstm.dropout else lengths.unique_consecutive(return_counts=True)[1].tolist()
     parts = []
     for rows, own in zip(order.split(counts), lengths.split(counts)):
         states, (h, c) = lstm(pack_padded_sequence(x.index_select(0, rows), own, batch_first=True))
