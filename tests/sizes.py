@@ -7,12 +7,12 @@ from test_architecture import ROOT, tracked
 
 # The most lines of Python in a room, 5 % above what is there; NAMING: files that may name a mapping.
 LINES = {
-    "sparse_attention": 17_540,  # rows and attention on a GPU, built kernels, segments
-    "repro": 8_670,  # options and errors came from tasks
-    "tasks": 22_620,
-    "tasks/fairseq_plugin": 945,
+    "sparse_attention": 17_285,  # rows and attention on a GPU, built kernels, segments
+    "repro": 8_550,  # options and errors came from tasks
+    "tasks": 22_230,
+    "tasks/fairseq_plugin": 905,
     "scripts": 680,
-    "benchmarks": 2_350,  # length generalisation, and the host of a GPU that is there
+    "benchmarks": 2_320,  # length generalisation, and the host of a GPU that is there
 }
 NAMING = 33  # the fused attention knows fusedmax (6 files)
 

@@ -101,7 +101,7 @@ def test_commands_take_a_cell_with_conditions(trained, command, tmp_path, monkey
         assert said in told.err and "Examples:" not in told.out, "no help"
         assert ("test/bleu" in told.out) == (name == "evaluate" and not status)
     assert command("evaluate", "decode.beam=1", more[1]) == 2
-    assert "no finished cell of 'decode.beam=1'" in capsys.readouterr().err
+    assert "'decode.beam=1' stands where CELL is expected" in capsys.readouterr().err
 
 
 def test_scoring_anew_trains_nothing_and_the_same_question_has_a_stored_answer(trained, monkeypatch):

@@ -63,7 +63,7 @@ def test_what_is_wrong_with_a_table_is_told_with_its_line(tmp_path, opened):
     wrong("dev", "dev.csv, dev.tsv")
     (folder / "dev.tsv").unlink()
     (folder / "dev.csv").rename(folder / "development.csv")
-    for looked in ("dev.csv, or dev.tsv", "valid.csv", "development.csv"):
+    for looked in ("dev|valid", "*.csv, *.tsv", "development.csv"):
         wrong("data.path", ["dev"], kind=DataUnavailable, says=looked)
     write_table(tmp_path, [(sentence(i), "x", sentence(-i - 1 + 999)) for i in range(9)], "all")
     wrong("all.csv", 9, tmp_path / "all.csv")
