@@ -12,6 +12,7 @@ import time
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -163,6 +164,19 @@ def test_curves_scores_baselines_pictures_and_samples_of_wandb_and_tensorboard(t
     assert len([t for t in tags["images"] if t.startswith("attention/test/")]) == 3
     assert {"samples/test/text_summary", "configuration/text_summary"} <= {*tags["tensors"]}
     assert [p.name for p in folder.iterdir()] == [f"events.out.tfevents.{run['id']}"]
+
+
+def test_tensorboard_writes_each_epoch_once(monkeypatch):
+    pytest.importorskip("tensorboard")
+    from tasks.loggers import tensorboard
+
+    logger, steps = tensorboard.Logger(None, {"timeout": 1}), []
+    logger.writer = SimpleNamespace(flush=lambda: None)
+    monkeypatch.setattr(logger, "_write", lambda step, **content: steps.append(step))
+    rows = [{"dev/loss": 3.0}, {"dev/loss": 2.0}, {"epoch": 7}]
+    for upto in (1, 1, 3):
+        logger.curve(rows[:upto])
+    assert steps == [1, 2, 7], "without a number, an epoch follows the one before"
 
 
 def test_no_path_anywhere_in_the_configuration(prepared_cell, tiny, tmp_path):
