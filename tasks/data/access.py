@@ -199,7 +199,8 @@ def look(
     counts = ", ".join(f"{len(splits[s]):,} {s}" for s in SPLITS if len(splits.get(s, ())))
     said = [f"{name}: {counts}; {data.provenance}; from {place}"]
     if what == "show":
-        said += [*data.notes, *data.shortfalls, *map(str, islice(splits.get("test", ()), 5))]
+        records = map(str, islice(splits.get("test", ()), 5))
+        said += [*data.notes, *data.shortfalls, *(one[:2_000] + "…" * (len(one) > 2_000) for one in records)]
     if what == "verify":
         said += [f"sha256 of what {s} is read from: {data.fingerprint[s]}" for s in SPLITS if s in data.fingerprint]
         said += [f"short: {s}" for s in data.shortfalls]

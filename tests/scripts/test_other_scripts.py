@@ -41,13 +41,17 @@ def test_data_are_listed_fetched_and_shown_where_configurations_look_for_them(sc
     assert mirrored.returncode == 1 and f"looked at: {tmp_path / 'mirror'}" in mirrored.stderr
 
 
-def test_records_of_several_labels_are_shown(script, tmp_path):
+def test_records_of_several_labels_and_the_beginnings_of_long_texts_are_shown(script, tmp_path):
     file = tmp_path / "weather.csv"
     rows = [f"{i / 10},{i % 7},{i % 2},1" for i in range(60)]
     file.write_text("\n".join(["f0,f1,sun,rain", *rows]) + "\n")
     shown = script("data.py", "show", "features", f"data.path={file}", "data.label=[sun,rain]")
     assert re.search(r"labels (0 )?1; 2 features: -?[\d.]+ -?[\d.]+\n", shown.stdout), shown.stdout + shown.stderr
     assert shown.returncode == 0
+    texts = (" ".join(chr(97 + i % 26) * (j % 9 + 1) + chr(97 + i // 26) for j in range(600)) for i in range(300))
+    file.write_text("\n".join(["words,class", *(f"{text},{'no' if 'z' in text else 'yes'}" for text in texts)]) + "\n")
+    shown = script("data.py", "show", "table", f"data.path={file}", "data.text=words", "data.label=class")
+    assert [len(line) for line in shown.stdout.splitlines()[-5:]] == [2003] * 5, "two spaces, 2,000 characters, ..."
 
 
 def test_a_python_without_the_packages_is_told_which_one_to_use():
