@@ -52,7 +52,7 @@ before the change, or if the seeds that are not in `seeds` give it again.
 import itertools
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from typing import Any
 
@@ -126,6 +126,8 @@ class Claim:
         problems = [f"{key} must be given" for key in ("claim", "place") if not getattr(self, key)]
         if self.id < 1:
             problems.append(f"id={self.id} must be a whole number above 0 that no other claim has")
+        if self.paper:
+            problems.append(f"paper={self.paper!r} stands at the top of the file, for all claims")
         if self.told:
             return problems
         problems += [f"{key} must be given" for key in ("experiment", "rows", "metrics") if not getattr(self, key)]
@@ -208,16 +210,13 @@ class Paper:
 
 def read(page: Mapping[str, Any], name: str) -> Paper:
     """Read `configs/claims/<name>.yaml`. Raises ConfigError with a list of all errors."""
-    claims = page.get("claims")
-    if isinstance(claims, list):
-        claims = [{**one, "paper": name} if isinstance(one, Mapping) else one for one in claims]
     try:
-        paper = options.read(Paper, {**page, "claims": claims})
+        paper = options.read(Paper, page)
         if paper.paper != name:
             raise ConfigError(f"paper={paper.paper!r} must be the name of the file")
     except ConfigError as error:
         raise ConfigError(f"configs/claims/{name}.yaml: {error}") from None
-    return paper
+    return replace(paper, claims=tuple(replace(claim, paper=name) for claim in paper.claims))
 
 
 def clashes(papers: Iterable[Paper]) -> list[str]:

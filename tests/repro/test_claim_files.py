@@ -21,6 +21,7 @@ WRONG = {
     "{test: trend, against: []}": "a trend, and no other test, needs a grid and one row",
     "{test: trend, grid: lam, rows: [x, y]}": "a trend, and no other test, needs a grid and one row",
     "history: [{outcome: x}]": r"claims\.1\.history\.1\.why must be set",
+    "paper: other": "paper='other' stands at the top of the file",
 }
 
 
