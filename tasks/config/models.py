@@ -153,7 +153,8 @@ def _parameters(node: Mapping[str, Any], key: str) -> dict[str, Any]:
     try:
         return {"name": name} | sa.spec(name).check(given)
     except (ValueError, TypeError) as error:
-        raise ConfigError(f"{key}.name={name}: {error}") from None
+        said = str(error).removeprefix(f"{name}: ")
+        raise ConfigError(f"{key}.name={name}: {said}") from None
 
 
 def mappings_at(mapping: Mapping[str, Any], places: Mapping[str, Place]) -> dict[str, nn.Module]:
