@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from tasks.config.overrides import only_our_files
+from tasks.fairseq_plugin.compat import detach_config_store
 
 # variables that Python or a library reads once, when it starts
 AT_START = ("PYTHON", "SPARSE_ATTENTION_KERNELS", "OMP_", "LD_", "PATH")
@@ -88,7 +88,7 @@ def _become(
         for logger in logging.root.manager.loggerDict.values():
             logger.disabled = False  # type: ignore[union-attr]
         logging.root.manager.loggerDict.clear()  # Hydra disables those that exist when it starts
-        only_our_files()
+        detach_config_store()
         runpy.run_path(str(script), run_name="__main__")
         status = 0
     except SystemExit as end:

@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
+from hydra.core.config_store import ConfigStore
 from omegaconf import OmegaConf
 
 import sparse_attention as sa
@@ -225,8 +226,10 @@ def test_fairseq_does_not_get_into_the_tree(composed):
     before = composed(["task=translation", "optim=adam"])
     import tasks.fairseq_plugin  # noqa: F401
 
+    ConfigStore.instance().store("of_another_program", {"a": 1})
     overrides._composed.cache_clear()
     assert composed(["task=translation", "optim=adam"]) == before
+    assert "of_another_program.yaml" in ConfigStore.instance().repo, "a program with nodes of its own keeps them"
 
 
 def stand_in(monkeypatch, config) -> str:

@@ -124,23 +124,21 @@ def lacking(key: str, mappings: Iterable[str], own: Mapping[str, Collection[str]
     return without
 
 
-def only_our_files() -> None:
-    """Remove fairseq's nodes, such as `task/translation`, from Hydra's global ConfigStore, which would merge them with our files
-    of the same name; fairseq's own commands then fail in this process."""
-    store = ConfigStore.instance()
-    store.repo = {k: v for k, v in store.repo.items() if k == "hydra" or k.startswith("_")}
-
-
 @lru_cache(512)
 def _composed(file: str, chosen: tuple[Override, ...]) -> DictConfig:
-    """Hydra's `compose`, restricted to our files."""
-    only_our_files()
-    with reading():
-        config = compose(file, overrides=[one.parsed.input_line for one in chosen])
-        for one in chosen:
-            if one.key == "optim":  # what a setting changes belongs to the setting's own choice
-                config.optim = compose(f"optim/{one.value}").optim
-        return config
+    """Hydra's `compose`, restricted to our files; otherwise it would merge them with `task/translation` from fairseq."""
+    store = ConfigStore.instance()
+    registered = store.repo
+    store.repo = {k: v for k, v in registered.items() if k == "hydra" or k.startswith("_")}
+    try:
+        with reading():
+            config = compose(file, overrides=[one.parsed.input_line for one in chosen])
+            for one in chosen:
+                if one.key == "optim":  # what a setting changes belongs to the setting's own choice
+                    config.optim = compose(f"optim/{one.value}").optim
+            return config
+    finally:
+        store.repo = registered
 
 
 def sentence(error: Exception) -> str:

@@ -5,6 +5,9 @@ No other module patches fairseq. The patches, and the reason for each:
 * Importing fairseq runs `logging.basicConfig(level=DEBUG)`, so the program's own logging is restored afterwards.
 * `torch.load` reads with `weights_only=True`. The plain containers of a fairseq checkpoint are declared safe; the check
   itself stays on.
+* Hydra 1.3 merges ConfigStore nodes with yaml files of the same name ("automatic schema matching"), so fairseq's nodes
+  `config`, `task/translation`, ... would interfere with ours. `detach_config_store` removes them before we train. It is
+  not called anywhere else, because fairseq's own commands need these nodes.
 * fairseq's compiled extensions are not installed. Batches are made by `tasks.data.examples.batch_by_size_vec`, and the
   default scorer of `fairseq-generate` is fairseq's own scorer for sacreBLEU, on the tokens that it prints.
 * Importing `fairseq.pdb` creates a lock between processes, which needs a writable /dev/shm. If there is none, a lock
@@ -110,3 +113,18 @@ def install() -> None:
     warnings.filterwarnings("ignore", message=".*'pin_memory' argument is set as true but no accelerator.*")
     if not hasattr(np, "compat"):  # numpy >= 2; fairseq still uses np.compat.long in two places
         np.compat = argparse.Namespace(long=int)  # type: ignore[attr-defined]
+
+
+def detach_config_store() -> None:
+    """Remove fairseq's nodes from Hydra's global ConfigStore; fairseq's own commands then fail in this process."""
+    from fairseq.dataclass.configs import FairseqConfig
+    from hydra.core.config_store import ConfigNode, ConfigStore
+
+    repo = ConfigStore.instance().repo
+    for name in ("config", *FairseqConfig.__dataclass_fields__):
+        repo.pop(f"{name}.yaml", None)
+    for group in FairseqConfig.__dataclass_fields__:
+        nodes = repo.get(group)
+        if isinstance(nodes, dict):
+            for key in [k for k, n in nodes.items() if isinstance(n, ConfigNode) and n.provider == "fairseq"]:
+                del nodes[key]

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor, nn
 
 from tasks.config import models
-from tasks.config.overrides import only_our_files
+from tasks.fairseq_plugin import compat
 from tasks.fairseq_plugin.architectures import model_group
 
 
@@ -36,7 +36,7 @@ class Parts:
     @cached_property
     def groups(self) -> DictConfig:
         """fairseq's groups `task`, `criterion` and `model`."""
-        only_our_files()  # the next composition in this process may be Hydra's own, of a sweep by optuna
+        compat.detach_config_store()  # the next composition in this process may be Hydra's own, of a sweep by optuna
         plugin = importlib.import_module(f"tasks.fairseq_plugin.{self.family}")
         model = model_group(self.config, models.architecture(self.family, self.config["model"]["name"]).Options)
         made = plugin.groups(self.config)
