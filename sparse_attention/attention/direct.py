@@ -5,7 +5,6 @@ Whatever does not look right here, or is not known yet, takes the long way (`che
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -24,7 +23,9 @@ from .choice import by_factor
 from .forms import Numbers
 
 _forward_ad = torch.autograd.forward_ad
-_KNOWN = 1000  # numbers of mappings that are remembered
+_KNOWN = 1000  # numbers of mappings, and of kinds of calls, that are remembered
+_SCALES = (float, int, type(None))
+_numbers: dict[tuple[Any, ...], Numbers] = {}  # by shapes, dtypes, devices and what else decides them
 _known: dict[
     tuple[Any, ...], tuple[Any, float, float]
 ] = {}  # by mapping and parameters: its description, alpha and factor
@@ -35,28 +36,28 @@ def attend(
     params: dict[str, Any], given: dict[str, Any],
 ) -> Tensor | None:  # fmt: skip
     """The output, or None: take the long way. q is a plain tensor on a GPU, see `call.on_gpu`. given: the forms."""
-    if k.__class__ not in PLAIN or v.__class__ not in PLAIN or causal.__class__ is not bool or foreign(q):
+    if k.__class__ not in PLAIN or v.__class__ not in PLAIN or foreign(q) or transformed():
         return None
-    sizes, last = q.shape, v.shape
-    if not (_fit(sizes, k.shape, last) and _alike(q, k, v)) or q.dtype not in _DTYPES:
+    if _forward_ad._current_level >= 0 or exporting() or kernels.active() == "reference" or "attention" in given_up:
         return None
-    *lead, n, d = sizes
-    if d > WIDEST or last[-1] > WIDEST or transformed() or _forward_ad._current_level >= 0:
-        return None
-    if exporting() or kernels.active() == "reference" or "attention" in given_up:
-        return None
-    if not _load() or too_old(q.get_device()):
+    if not q.layout is k.layout is v.layout is STRIDED or k.is_neg() or v.is_neg():
         return None
     found = _of(mapping, params)
     if found is None:
         return None
-    _, alpha, factor = found
-    if scale is None:
-        factor *= d**-0.5
-    elif scale.__class__ in (float, int) and math.isfinite(scale):
-        factor *= scale
-    elif scale.__class__ not in PLAIN:
+    number = 1.0 if scale.__class__ in PLAIN else scale
+    if causal.__class__ is not bool or number.__class__ not in _SCALES:
         return None
+    here = q.device, k.device, v.device
+    key = q.shape, k.shape, v.shape, q.dtype, k.dtype, v.dtype, here, causal, number, found[1:]
+    numbers = _numbers.get(key)
+    if numbers is None:
+        numbers = _numbers_of(q, k, v, causal, number, *found[1:])
+        if numbers is None:
+            return None
+        if len(_numbers) >= _KNOWN:
+            _numbers.clear()
+        _numbers[key] = numbers
     inputs: tuple[Tensor | None, ...] = ()
     if given or not (mask is lengths is None and scale.__class__ not in PLAIN):
         try:
@@ -65,7 +66,6 @@ def attend(
             return None
         if not inputs:
             return None
-    numbers = Numbers(tuple(lead), alpha, factor, causal and n > 1)
     if not autocasts(q):
         return operator.run(numbers, q, k, v, *inputs)
     with torch.autocast(q.device.type, enabled=False):
@@ -76,50 +76,54 @@ def _inputs(
     q: Tensor, k: Tensor, mask: Any, lengths: Any, scale: Any, factor: float, given: dict[str, Any]
 ) -> tuple[Tensor | None, ...]:
     """`forms.Inputs` as `choice.arguments` makes them; () if the long way must look. Raises as `call.checked` does."""
-    *lead, n, _ = q.shape
+    *lead, n, _ = sizes = q.shape
     m, device = k.shape[-2], q.device
-    bias, slopes, sink, window, packed = map(given.get, ("bias", "slopes", "sink", "window", "cu_seqlens"))
-    for x in (bias, slopes, sink, packed, scale if isinstance(scale, Tensor) else None):
-        if x is not None and (x.__class__ not in PLAIN or foreign(x)):
-            return ()
     if mask is not None and not (mask.__class__ in PLAIN and mask.ndim and fits(mask, (*lead, n, m), device)):
         return ()
+    if lengths is not None:
+        if not isinstance(lengths, Tensor) or foreign(lengths):
+            return ()
+        lengths = forms.lengths_of(lengths, sizes[:-2], k)
+        if lengths is not None and lengths.shape != sizes[: lengths.ndim]:  # not each for the same number of heads
+            lengths = lengths[(..., *[None] * (len(lead) - lengths.ndim))].expand(lead)
+        lengths = None if lengths is None else lengths.reshape(-1)
+    learned = isinstance(scale, Tensor)
+    if not (given or learned):
+        return lengths, None, None, None, mask
+    bias, slopes, sink, window, packed = map(given.get, ("bias", "slopes", "sink", "window", "cu_seqlens"))
+    for x in (bias, slopes, sink, packed, scale if learned else None):
+        if x is not None and (x.__class__ not in PLAIN or foreign(x)):
+            return ()
     if bias is not None:
         if not (bias.ndim and bias.dtype.is_floating_point and fits(bias, (*lead, n, m), device, bias.dtype)):
             return ()
         bias = by_factor(bias, factor)
-    if lengths is not None:
-        if not isinstance(lengths, Tensor) or foreign(lengths):
-            return ()
-        lengths = forms.lengths_of_heads(lengths, tuple(lead), k)
-        lengths = None if lengths is None else lengths.reshape(-1)
     spans = scales = None
     if window is not None or packed is not None:
         found = forms.spans_of(n, m, window, packed, device)
         spans = None if found is None else found[None]
-    if isinstance(scale, Tensor):
+    if learned:
         scales = forms.per_query("scale", scale, q).expand(*lead, n, 1).reshape(-1, n)
     each = (None if x is None else forms.per_head(name, x, q) for name, x in (("slopes", slopes), ("sink", sink)))
     slopes, sink = (None if x is None else (x.view(-1) * factor).expand(lead).reshape(-1) for x in each)
     return lengths, spans, None, bias, mask, scales, slopes, sink
 
 
-@functools.lru_cache(4096)
-def _fit(a: torch.Size, b: torch.Size, c: torch.Size) -> bool:
-    """Whether the shapes of q, k and v fit together, without broadcasting, and no dimension is empty."""
-    many = len(a)
-    if many < 3 or len(b) != many or len(c) != many or a[-1] != b[-1] or b[:-1] != c[:-1] or a[:-3] != b[:-3]:
-        return False
-    return bool(a.numel() and b.numel() and c.numel()) and a[-3] % b[-3] == 0
-
-
-def _alike(q: Tensor, *others: Tensor) -> bool:
-    """Whether the tensors are dense and of one dtype and device."""
-    device, dtype = q.device, q.dtype
-    for x in others:
-        if x.dtype is not dtype or x.device != device or x.layout is not STRIDED or x.is_nested or x.is_neg():
-            return False
-    return q.layout is STRIDED and not q.is_nested
+def _numbers_of(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float | None, alpha: float, factor: float
+) -> Numbers | None:
+    """The numbers of a call; None if q, k and v do not fit together, without broadcasting, or the long way must look."""
+    a, b, c = q.shape, k.shape, v.shape
+    many, (*lead, n, d) = len(a), a
+    if many < 3 or len(b) != many or len(c) != many or d != b[-1] or b[:-1] != c[:-1] or a[:-3] != b[:-3]:
+        return None
+    if not (a.numel() and b.numel() and c.numel()) or a[-3] % b[-3] or max(d, c[-1]) > WIDEST:
+        return None
+    if q.dtype not in _DTYPES or not q.dtype == k.dtype == v.dtype or not q.device == k.device == v.device:
+        return None
+    if not _load() or too_old(q.get_device()) or not (scale is None or math.isfinite(scale)):
+        return None
+    return Numbers(tuple(lead), alpha, factor * (d**-0.5 if scale is None else scale), causal and n > 1)
 
 
 def _of(mapping: Any, params: dict[str, Any]) -> tuple[Any, float, float] | None:

@@ -23,7 +23,7 @@ Window = tuple[int | None, int | None]
 class Inputs(NamedTuple):
     """The tensors of a fused call other than q, k and v, in the kernels' layout, where H is the product of ``Numbers.lead``."""
 
-    lengths: Tensor | None = None  # int64 [H]
+    lengths: Tensor | None = None  # int64 [H]; on a GPU, adjacent heads may share one
     spans: Tensor | None = None  # int64 [1 or H, n, 2]
     alphas: Tensor | None = None  # [H], in place of alpha
     bias: Tensor | None = None  # broadcastable to [*lead, n, m]
@@ -150,6 +150,12 @@ def of_heads(name: str, x: Any, q: Tensor | None) -> Any:
 
 def lengths_of_heads(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
     """Convert lengths to int64 ``[..., H]``, from one per batch entry ``[B]`` or one per head ``[B, H]``; None: all keys."""
+    found = lengths_of(lengths, lead, k)
+    return None if found is None else found[(..., *[None] * (len(lead) - found.ndim))].expand(lead)
+
+
+def lengths_of(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tensor | None:
+    """Lengths as int64 on the device of k; None: all keys. Raises what `lengths_of_heads` raises."""
     if not isinstance(lengths, Tensor) or lengths.dtype.is_floating_point or lengths.dtype == torch.bool:
         kind = lengths.dtype if isinstance(lengths, Tensor) else type(lengths).__name__
         raise TypeError(f"lengths is {kind}; it must be a tensor of whole numbers, the number of visible keys")
@@ -165,7 +171,7 @@ def lengths_of_heads(lengths: Tensor, lead: tuple[int, ...], k: Tensor) -> Tenso
             raise ValueError(f"lengths range from {low} to {high}; each must be between 0 and {m}, the number of keys")
         if low == m:
             return None
-    return lengths.to(device=k.device, dtype=torch.int64)[(..., *[None] * rest)].expand(lead)
+    return lengths.to(device=k.device, dtype=torch.int64)
 
 
 def per_query(name: str, x: Tensor, q: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from torch.autograd import Function
 from ..kernels.native import attention as native
 from ..kernels.triton import LaunchFailed, give_up
 from ..kernels.triton import attention as gpu
-from ..kernels.triton.attention import TENSORS, Saved
+from ..kernels.triton.attention import Saved
 from ..rows.operators import LIBRARY, OPERATORS, define
 from . import composition, short
 from .call import on_gpu
@@ -53,8 +53,8 @@ class Fused(Function):
         found = _started(_run, q, k, v, Inputs(*inputs) if inputs else _NONE, numbers, True)
         out, saved = found or (_composed(q, k, v, Inputs(*inputs), numbers), None)
         if saved.__class__ is Saved:
-            kept, ctx.saved = saved[:TENSORS] if inputs else saved[:1], saved[TENSORS:]
-            ctx.save_for_backward(q, k, v, *inputs, *kept)
+            ctx.saved = saved.kind
+            ctx.save_for_backward(q, k, v, *inputs, saved.state, *saved.forms)
         else:
             ctx.save_for_backward(q, k, v, *inputs)
             ctx.saved = saved
@@ -64,23 +64,18 @@ class Fused(Function):
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, *rest = ctx.saved_tensors
         many, saved, needs = ctx.given, ctx.saved, ctx.needs_input_grad[1:]
-        inputs, kept = Inputs(*rest[:many]), rest[many:]
-        if kept:
-            saved = Saved(*(kept if many else (*kept, *_FREE)), *saved)
+        inputs = Inputs(*rest[:many]) if many else _NONE
+        if len(rest) > many:
+            saved = Saved(rest[many], tuple(rest[many + 1 :]), saved)
         if not (saved is None or torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(g)):
             bias = inputs.bias if needs[6:7] == (True,) else None
             found = _started(ctx.kernel.gradients, g.contiguous(), q.contiguous(), k, v, saved, bias)
             if found is not None:
-                first = (
-                    found[:3]
-                    if k.ndim == 3
-                    else (x if x.shape == y.shape else x.view(y.shape) for x, y in zip(found, (q, k, v)))
-                )
                 if not many:
-                    return None, *first
+                    return None, *found[:3]
                 names = Inputs._fields[:many]
                 more = ((getattr(found, name, None), getattr(inputs, name)) for name in names)
-                return None, *first, *(None if dx is None else dx.to(x.dtype) for dx, x in more)
+                return None, *found[:3], *(None if dx is None else dx.to(x.dtype) for dx, x in more)
         with torch.enable_grad():  # the kernel did not start or gave NaN, create_graph, is_grads_batched
             out = _composed(q, k, v, inputs, ctx.numbers)
         given = (q, k, v, *rest[: ctx.given])
@@ -89,15 +84,13 @@ class Fused(Function):
         return None, *(next(each) if need else None for need in needs)
 
 
-_FREE = (None,) * (TENSORS - 1)
-
-
 def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers) -> Tensor:
     if q.ndim != 3:
         out = _composed(_flat(q), _flat(k), _flat(v), inputs, numbers)
         return out.view(*q.shape[:-1], v.shape[-1])
-    n, m, lead = q.shape[-2], k.shape[-2], numbers.lead
-    keep = composition.visible(n, m, inputs.lengths, numbers.causal, q.device, inputs.spans, numbers.pinned)
+    n, m, lead, lengths = q.shape[-2], k.shape[-2], numbers.lead, inputs.lengths
+    lengths = None if lengths is None else lengths.repeat_interleave(len(q) // len(lengths))
+    keep = composition.visible(n, m, lengths, numbers.causal, q.device, inputs.spans, numbers.pinned)
     if inputs.mask is not None:
         mask = inputs.mask.expand(*lead, n, m).reshape(-1, n, m)
         keep = mask if keep is None else keep & mask

@@ -57,6 +57,7 @@ TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in C
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch) -> None:
     """Short sequences take the kernels of long ones, except in their own tests, whatever was measured on this device."""
+    attention._kind.cache_clear()  # of another test's blocks
     monkeypatch.setattr(attention, "SHORT", 0)
     monkeypatch.setattr(attention, "measured", lambda *_: 128)
 
@@ -69,10 +70,10 @@ def small_blocks(monkeypatch) -> None:
 
 def parts(saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
     """The maximum of (alpha - 1) scale q k' and the threshold relative to it [H, n], and the flags [H, query blocks, key blocks]."""
-    heads, n, m, e = saved.sizes
-    if saved.short:
+    (heads, n), (_, m, _, e, *_), block = saved.kind.heads_queries, saved.kind.numbers, saved.kind.block
+    if saved.kind.short:
         return *saved.state.view(2, heads, n), torch.empty(0)
-    blocks = heads, -(-n // saved.block[0]), -(-m // saved.block[1])
+    blocks = heads, -(-n // block[0]), -(-m // block[1])
     top, tau, places = saved.state[heads * n * e :].split(
         [heads * n, heads * n, saved.state.numel() - heads * n * (e + 2)]
     )
@@ -206,6 +207,8 @@ FORMS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     (LARGE, CAUSAL | {"mask": quarters(2, 1, 20, 37) > -0.5}),
     ((2, 2, 2, 20, 70), ENTMAX | {"mask": KEYS}),
     ((1, 2, 2, 20, 70), {"mapping": "sparsemax", "mask": KEYS[0, 0, 0], "lengths": torch.tensor([[40, 70]])}),
+    ((2, 2, 2, 20, 70), ENTMAX | {"mask": KEYS, "lengths": torch.tensor([70, 40])}),
+    (LARGE, CAUSAL | {"lengths": torch.tensor([37, 9])}),
     ((1, 4, 2, 20, 37), ENTMAX | {"alpha": torch.tensor([1.1, 2.0, 1.5, 1.3]), "causal": True}),
     ((1, 2, 2, 40, 40), WINDOW | {"alpha": two(1.25, 1.8)}),
     ((1, 2, 2, 40, 40), WINDOW | {"mask": quarters(40) > -0.5}),
@@ -228,13 +231,22 @@ def test_every_public_form_takes_the_kernels(form, device, launched, monkeypatch
         assert max(float(x.max()) for x in errors) < bound
 
 
+@pytest.mark.parametrize("name", ["mask", "bias"])
+def test_heads_of_a_mask_or_a_bias_in_any_layout(name, device, launched) -> None:
+    heads = 2, 3, 2, 2
+    tensors, bias = drawn(0, (*heads, 3, 4), (*heads, 5, 4), (*heads, 5, 4)), quarters(2, 1, 2, 1, 3, 5)
+    given = {"mask": bias > -0.5} if name == "mask" else {"bias": bias}
+    errors = apart(tensors, device, torch.float32, mapping="sparsemax", scale=0.25, **given)
+    assert launched[:3] == KERNELS and max(float(x.max()) for x in errors) < 1e-5
+
+
 def test_blocks_that_nothing_reaches_are_not_looked_at(small_blocks, device) -> None:
     q, k = (x.to(device) for x in drawn(3, (1, 80, 8), (1, 90, 8)))
     spans = forms.spans_of(80, 90, (5, 0), None, q.device)[None]
     mask = torch.arange(90, device=device).view(1, 1, 90) < 50
     _, near = attention.forward(q, k, k, alpha=2.0, scale=0.25, spans=spans)
     _, early = attention.forward(q, k, k, alpha=2.0, scale=0.25, mask=mask, lead=(1,))
-    assert (parts(near)[2] == 0).double().mean() > 0.5 and early.lengths.max() <= 50
+    assert (parts(near)[2] == 0).double().mean() > 0.5 and early.forms[0].max() <= 50
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)

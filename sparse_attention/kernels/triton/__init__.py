@@ -22,11 +22,12 @@ from torch import Tensor
 from .. import active
 from ..native.attention_shape import joined
 from ..reference import OPS as REFERENCE
-from .launcher import LaunchFailed, Starter, starter
+from .launcher import LaunchFailed, Starter, no_lengths, starter
 
 _LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would take minutes to compile
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
+_SEEN = 1000  # numbers of rows, for each kernel
 # Entries of a warp, and how many entries of a row are handled by fewer threads (four times as many in rows above 1,024).
 _FUSED, _OSCAR, _FEW = 128, 256, 256
 
@@ -127,15 +128,33 @@ def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
     return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
 
 
-def _of(module: int, name: str, n: int, each: int = 1024, few: int = 0, **constants: Any) -> tuple[Starter, int]:
-    """What starts a kernel of `_load` on rows of n entries, and how many rows a program has."""
-    kernels = _load()[module]
-    if "RULE" in constants:
-        constants["RULE"] = getattr(kernels, constants["RULE"]).value
-    if constants.get("MASKED") is False:
-        constants |= _UNMASKED
-    sizes = _sizes(n, each, few)
-    return starter(getattr(kernels, name), True, **constants, **sizes), sizes["ROWS"]
+class _Launch(dict[Any, Callable[..., None]]):
+    """Starts a kernel of `_load` on rows of n entries: ``launch[rows, dtypes, layout, order](*tensors)``.
+
+    order: which of the tensors is each of the kernel's. dtypes: of tensors that do not always have the same. numbers: those that follow n.
+    """
+
+    def __init__(
+        self, module: int, name: str, n: int, *numbers: float, each: int = 1024, few: int = 0, **constants: Any
+    ):
+        kernels = _load()[module]
+        if "RULE" in constants:
+            constants["RULE"] = getattr(kernels, constants["RULE"]).value
+        if constants.get("MASKED") is False:
+            constants |= _UNMASKED
+        sizes = _sizes(n, each, few)
+        self.start, self.own, self.numbers = (
+            starter(getattr(kernels, name), **constants, **sizes),
+            sizes["ROWS"],
+            (n, *numbers),
+        )
+
+    def __missing__(self, key: tuple[int, Any, tuple[int, ...], tuple[int, ...]]) -> Callable[..., None]:
+        if len(self) >= _SEEN:
+            self.clear()
+        rows, _, layout, order = key
+        self[key] = self.start.fixed(-(-rows // self.own), order, (rows, *self.numbers, *layout))
+        return self[key]
 
 
 def _like(x: Tensor, dtype: torch.dtype | None) -> Tensor:
@@ -161,12 +180,13 @@ def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | N
     """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
     if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not _load():
         return None
-    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), **params)
+    return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), *params.items())
 
 
 @functools.lru_cache(2048)
-def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, **params: float) -> Plan | None:
+def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, *given: tuple[str, float]) -> Plan | None:
     """The plan for rows of n entries; None if no kernel takes them, or float32 is not precise enough: the reference is used."""
+    params = dict(given)
     exact = 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
     takes = exact and _takes(op, n, dtype, device)
     return Plan(op, params, *_MAKE[op](n, masked, **params), _FREE[dtype]) if takes else None
@@ -179,11 +199,11 @@ class Kernel:
         self.op = op
 
     def forward(self, x: Tensor, form: Form = PLAIN, /, **params: float) -> Result:
-        found = _plan(self.op, x.shape[-1], form.mask is not None, x.dtype, x.get_device(), **params)
+        found = _plan(self.op, x.shape[-1], form.mask is not None, x.dtype, x.get_device(), *params.items())
         return found.forward(x.resolve_neg(), form) if found else REFERENCE[self.op].forward(x, **params)
 
     def backward(self, g: Tensor, y: Tensor, saved: Any = (), form: Form = PLAIN, /, **params: float) -> Tensor:
-        found = _plan(self.op, y.shape[-1], form.mask is not None, y.dtype, y.get_device(), **params)
+        found = _plan(self.op, y.shape[-1], form.mask is not None, y.dtype, y.get_device(), *params.items())
         if not found:
             return REFERENCE[self.op].backward(g, y, saved, **params)
         return found.backward(g.resolve_neg(), y.resolve_neg(), saved, form)
@@ -191,24 +211,26 @@ class Kernel:
 
 def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
     """The forward of a mapping with a threshold, which saves its scores if ``keep``."""
-    kernel, own = _of(0, "simplex_forward", n, RULE=rule, MASKED=masked)
+    launch = _Launch(0, "simplex_forward", n, scale, r, RULE=rule, MASKED=masked)
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
         p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
-        rows = x.numel() // n
-        kernel.go(-(-rows // own), x, x if bits is None else bits, p, rows, n, scale, r, *layout)
+        if bits is None:
+            launch[x.numel() // n, dtype, (), (0, 0, 1)](x, p)
+        else:
+            launch[x.numel() // n, dtype, layout, (0, 1, 2)](x, bits, p)
         return p, (x,) if keep else ()
 
     return forward
 
 
 def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
-    kernel, own = _of(0, name, n)
+    launch = _Launch(0, name, n, scale, exponent)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
-        dx, rows = _like(p, form[2]), p.numel() // n
-        kernel.go(-(-rows // own), g.contiguous(), p, dx, rows, n, scale, exponent)
+        dx = _like(p, form[2])
+        launch[p.numel() // n, (g.dtype, p.dtype, dx.dtype), (), (0, 1, 2)](g.contiguous(), p, dx)
         return dx
 
     return backward
@@ -231,12 +253,13 @@ def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Pair:
 
 
 def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
-    kernel, own = _of(0, "cone_backward", n, MIRRORED=rule == "HOURGLASS", MASKED=masked)
+    launch = _Launch(0, "cone_backward", n, q, MIRRORED=rule == "HOURGLASS", MASKED=masked)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
         bits, layout, dtype = form
-        (x,), dx, rows = saved, _like(saved[0], dtype), p.numel() // n
-        kernel.go(-(-rows // own), g.contiguous(), p, x, p if bits is None else bits, dx, rows, n, q, *layout)
+        (x,), dx = saved, _like(saved[0], dtype)
+        tensors, order = ((), (0, 1, 2, 1, 3)) if bits is None else ((bits,), (0, 1, 2, 3, 4))
+        launch[p.numel() // n, (g.dtype, p.dtype, dtype), layout, order](g.contiguous(), p, x, *tensors, dx)
         return dx
 
     return _project(n, masked, rule, 1.0, q, keep=True), backward
@@ -245,22 +268,23 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    kernel, own = _of(1, f"{op}_forward", n, entries, _FEW, MASKED=masked)
-    back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
+    launch = _Launch(1, f"{op}_forward", n, scale, lam, each=entries, few=_FEW, MASKED=masked)
+    back = _Launch(1, "grouped_backward", n, scale, each=_OSCAR, ORDERED=ordered)
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
         rows, p, marks = x.numel() // n, _like(x, dtype), torch.empty_like(x, dtype=torch.int8)
         saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
-        programs, mask = -(-rows // own), x if bits is None else bits
-        kernel.go(programs, x, mask, p, *saved, work, rows, n, scale, lam, *layout)
+        tensors = (x, p, *saved, work) if bits is None else (x, bits, p, *saved, work)
+        launch[rows, dtype, layout, (0, *range(bits is not None, len(tensors)))](*tensors)
         return p, saved
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
         rows, dx = p.numel() // n, _like(p, form[2])
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=p.device)
-        back.go(-(-rows // own_back), g.contiguous(), saved[0], saved[-1], dx, work, rows, n, scale)
+        order = (0, 1, 2, 3, 4) if ordered else (0, 1, 1, 2, 3)
+        back[rows, (g.dtype, dx.dtype), (), order](g.contiguous(), *saved, dx, work)
         return dx
 
     return forward, backward

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from .. import triton as rows
-from ..native.attention_shape import Gradients, layout
+from ..native.attention_shape import Gradients
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
@@ -33,32 +33,19 @@ _DECODED = {torch.float32: 16, torch.float16: 64, torch.bfloat16: 64}
 # Up to this many queries and keys, all keys fit into one block, which has kernels of its own, see ``short_kernels``
 SHORT = 128
 SHORT_KEYS = (32, 64, 128)  # of such a block: few sizes, since each is compiled
-TENSORS = 8  # number of tensors in `Saved`
+# The forms as the kernels take them. bias: -inf where a mask hides a key, or uint8: the mask alone. powers: float32 [H], 1 / (alpha - 1)
+# if each head has its own
+FORMS = ("lengths", "spans", "bias", "powers", "scales", "slopes", "sinks")
 _FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 _LARGEST = {torch.float32: 64 * 64, torch.float16: 128 * 128, torch.bfloat16: 128 * 128}  # keys times channels
 
 
 class Saved(NamedTuple):
-    """Data for the backward: `TENSORS` tensors, then numbers.
+    """Data for the backward."""
 
-    They are what the forward kernel wrote, and the forms, which decide which keys a query sees, and their scores.
-    """
-
-    state: Tensor  # float32, see `attention_blocks.parts_of`; empty before the forward
-    lengths: Tensor | None
-    spans: Tensor | None
-    bias: Tensor | None  # -inf where the mask hides a key; or uint8, the mask alone
-    powers: Tensor | None  # float32 [H], 1 / (alpha - 1) if each head has its own
-    scales: Tensor | None
-    slopes: Tensor | None
-    sinks: Tensor | None
-    lead: tuple[int, ...]
-    alpha: float
-    scale: float
-    causal: bool
-    block: tuple[int, int]
-    sizes: tuple[int, int, int, int]  # heads, queries, keys, channels of values
-    short: bool = False  # computed by ``short_kernels``
+    state: Tensor  # float32, written by the forward kernel, see `attention_blocks.parts_of`
+    forms: tuple[Tensor, ...]  # those that were given, see `FORMS`
+    kind: Kind
 
 
 def _block(d: int, e: int, dtype: torch.dtype, laden: bool, biased: bool, newer: bool) -> tuple[int, int]:
@@ -127,72 +114,72 @@ def forward(
 ) -> tuple[Tensor, Saved | None]:
     """q [H, n, d], k [G, m, d] and v [G, m, e]; out [H, n, e] has q's dtype. The groups of k and v need not be adjacent in memory.
 
-    given: lengths, spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes and sinks.
+    given: lengths (int64, the same number of adjacent heads has each), spans, alphas (float ``[H]``, in place of alpha), bias, mask (added to the bias as -inf), scales, slopes and sinks.
     lead: H before heads were merged. q is contiguous; all three may have more dimensions in the place of H and G, which the result then has, too.
     """
-    heads, groups, n, m, d, e = _sizes(q.shape, k.shape, v.shape)
+    shapes, device = (q.shape, k.shape, v.shape), q.get_device()
     k, v, room = together(k, v)
-    lead = lead or (heads,)
-    lengths = spans = bias = mask = powers = scales = slopes = sinks = None
+    lead = lead or (q.shape[:-2].numel(),)
+    most = min(SHORT, measured(device)) if q.is_cuda else SHORT
+    forms: tuple[Tensor, ...] = ()
+    known: tuple[Any, ...] = _NONE
+    every: Any
     if given:
         own = given.get
-        each = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
-        lengths, spans, scales, slopes, sinks = (None if x is None else x.detach().contiguous() for x in each)
         mask, bias, alphas = own("mask"), own("bias"), own("alphas")
-        bias = None if bias is None else bias.detach().resolve_neg()
+        each = map(own, ("lengths", "spans", "scales", "slopes", "sinks"))
+        lengths, spans, *learned = (None if x is None else _dense(x) for x in each)
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
-    learned = not (bias is powers is scales is slopes is sinks is None)
-    most = min(SHORT, measured(q.get_device())) if q.is_cuda else SHORT
-    block = _short(m, d, e, q.dtype) if heads and 0 < m <= most and 0 < n <= most and not learned else None
-    small = block is not None
-    if not (small or mask is None):
-        lengths = _ends(mask, lengths, lead, m)
-    few = not (small or save) and powers is None and 0 < m < rows._LONGEST
-    if few and heads * n <= _DECODED[q.dtype] * groups:
-        forms = lengths, spans, None, None, scales, slopes, sinks
-        saved = Saved(q, *forms, lead, alpha, scale, causal, (0, 0), (heads, n, m, e))
-        return _of_few(q, k, v, room, bias, mask, saved), None
-    if block is None:
-        laden = not (powers is scales is slopes is bias is mask is None)
-        newer = q.dtype == torch.float32 and rows.capability(q.get_device()) >= (9, 0)
-        block = _block(d, e, q.dtype, laden, bias is not None, newer)
-    if mask is not None:
-        bias = mask.view(torch.uint8) if bias is None else torch.where(mask, bias, -torch.inf)
-    out = torch.empty_like(q) if e == d else q.new_empty(*q.shape[:-1], e)
-    blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
-    places = heads * blocks * key_blocks  # in a list of blocks, and the number of their flags
-    size = 2 * heads * n if small else heads * n * (e + 2 if save else 2) + places + -(-places // 4)
-    state = torch.empty(size, dtype=torch.float32, device=q.device)
-    forms = lengths, spans, bias, powers, scales, slopes, sinks
-    saved = Saved(state, *forms, lead, alpha, scale, causal, block, (heads, n, m, e), small)
-    visible, numbers = _visible(q, saved)
-    (start,) = _starters(q, saved, save, False)
-    if save and q.is_cuda and (id(start), q.device) not in _prepared:
-        _prepared.add((id(start), q.device))
+        if bias is None:
+            bias = mask if mask is None else mask.view(torch.uint8)
+        else:
+            bias = bias.detach().resolve_neg()
+            bias = bias if mask is None else torch.where(mask, bias, -torch.inf)
+        every = lengths, spans, bias, powers, *learned
+        has = tuple(None if x is None else x.dtype for x in every)
+        layout = None if bias is None else (bias.shape, bias.stride())
+        known = has, None if lengths is None else len(lengths), None if spans is None else len(spans), layout
+    kind = _kind(*shapes, room, q.dtype, device, save, most, lead, alpha, scale, causal, *known)
+    if given:
+        if kind.ends:
+            every = _ends(every[2], lengths, lead), *every[1:]
+        if kind.copies:
+            every = *every[:2], every[2].expand(*lead, *every[2].shape[-2:]).contiguous(), *every[3:]
+        forms = tuple(x for x in every if x is not None)
+    if kind.few:
+        return _of_few(q, k, v, forms, kind), None
+    out = torch.empty_like(q) if kind.shape is None else q.new_empty(kind.shape)
+    state = torch.empty(kind.state, dtype=torch.float32, device=q.device)
+    saved = Saved(state, forms, kind) if save else None
+    if saved is not None and q.is_cuda and kind.unprepared(device):
         prepare(q, k, v, saved)
-    start.go(heads * blocks, q, k, v, *visible, out, state, n, m, d, e, heads // max(groups, 1), room, *numbers)
-    return out, saved if save else None
+    kind.forward(q, k, v, *forms, out, state)
+    return out, saved
 
 
-def _of_few(
-    q: Tensor, k: Tensor, v: Tensor, room: int, bias: Tensor | None, mask: Tensor | None, saved: Saved
-) -> Tensor:
+def _dense(x: Tensor) -> Tensor:
+    return x if x.is_contiguous() and not x.is_neg() else x.detach().resolve_neg().contiguous()
+
+
+def _of_few(q: Tensor, k: Tensor, v: Tensor, forms: tuple[Tensor, ...], kind: Kind) -> Tensor:
     """`forward` of few queries: their scores, the mapping of rows, and the values, read by enough programs for the device."""
-    (heads, n, m, e), d = saved.sizes, q.shape[-1]
-    groups, device = k.shape[:-2].numel(), q.device
-    size, single = heads // groups * n, q.dtype == torch.float32
+    n, m, d, e, repeat, room, sees, per_head, *_ = kind.numbers
+    heads, groups, device = kind.heads_queries[0], k.shape[:-2].numel(), q.device
+    size, single = repeat * n, q.dtype == torch.float32
     keys = 32 if single else 64
     blocks = -(-m // keys)
-    x = torch.empty(heads, n, m + (saved.sinks is not None), dtype=torch.float32, device=device)
-    scored, weighed = _starters_of_few(size, keys, d, e, single, saved.spans is not None, _bits(saved))
-    (lengths, spans, _, _, _, *learned), (sees, per_head, *_) = _visible(q, saved)
-    programs, numbers = groups * -(-x.shape[2] // keys), (n, m, d, heads // groups, room, sees, per_head, saved.scale)
-    scored.go(programs, q, k, lengths, spans, *learned, x, *numbers)
+    given = iter(forms)
+    lengths, spans, bias, _, *learned = (next(given) if x else None for x in kind.has)
+    x = torch.empty(heads, n, m + (learned[2] is not None), dtype=torch.float32, device=device)
+    bits = sum(bit for bit, form in zip((1, 2, 4), learned) if form is not None)
+    scored, weighed = _starters_of_few(size, keys, d, e, single, spans is not None, bits)
+    lengths = rows.no_lengths(device) if lengths is None else lengths
+    programs, numbers = groups * -(-x.shape[2] // keys), (n, m, d, repeat, room, sees, per_head, kind.scale)
+    scored.go(programs, q, k, lengths, *(q if y is None else y for y in (spans, *learned)), x, *numbers)
     if bias is not None:
-        x.view(*saved.lead, n, -1)[..., :m].add_(bias)
-    if mask is not None:
-        x.view(*saved.lead, n, -1)[..., :m].masked_fill_(~mask, -torch.inf)
-    op, params = ("sparsemax", {"gamma": 1.0}) if saved.alpha == 2 else ("entmax", {"alpha": saved.alpha})
+        scores = x.view(*kind.lead, n, -1)[..., :m]
+        scores.masked_fill_(bias == 0, -torch.inf) if bias.dtype == torch.uint8 else scores.add_(bias)
+    op, params = ("sparsemax", {"gamma": 1.0}) if kind.alpha == 2 else ("entmax", {"alpha": kind.alpha})
     p, _ = rows.OPS[op].forward(x, **params)
     turns = max(1, groups * blocks // (2 * _FEW))
     runs = -(-blocks // turns)
@@ -203,16 +190,14 @@ def _of_few(
     return out if runs == 1 else out.sum(1).to(q.dtype).view(*q.shape[:-1], e)
 
 
-_prepared: set[tuple[int, torch.device]] = set()  # the kinds of calls whose gradients' kernels are compiled
+_prepared: set[tuple[int, int]] = set()  # the kinds of calls whose gradients' kernels are compiled
 
 
 def prepare(q: Tensor, k: Tensor, v: Tensor, saved: Saved) -> None:
     """Compile the kernels of `gradients` while the forward kernel is compiled: without values, on the meta device."""
-    given: Any = q, k, v, *saved[:TENSORS]
-    without: Any = (None if x is None else x.detach().to("meta") for x in given)
-    q_, k_, v_, *kept = without
+    q_, k_, v_, state, *forms = (x.detach().to("meta") for x in (q, k, v, saved.state, *saved.forms))
     with torch.cuda.device(q.get_device()):
-        gradients(q_.new_empty(*q.shape[:-1], v.shape[-1]), q_, k_, v_, Saved(*kept, *saved[TENSORS:]))
+        gradients(q_.new_empty(*q.shape[:-1], v.shape[-1]), q_, k_, v_, Saved(state, tuple(forms), saved.kind))
 
 
 def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, of: Tensor | None = None) -> Gradients:
@@ -220,46 +205,49 @@ def gradients(grad_out: Tensor, q: Tensor, k: Tensor, v: Tensor, saved: Saved, o
 
     grad_out is contiguous.
     """
-    heads, groups, n, m, d, e = _sizes(q.shape, k.shape, v.shape)
-    blocks, key_blocks = -(-n // saved.block[0]), -(-m // saved.block[1])
-    repeat = heads // max(groups, 1)
-    dq, (k, v, room) = torch.empty_like(q), together(k, v)
-    parts = repeat if groups * key_blocks < _FEW else 1
-    if parts == 1 and k.is_contiguous():
-        dk, dv = torch.empty_like(k), torch.empty_like(v)
+    state, forms, kind = saved
+    dq, of_k, of_v = torch.empty_like(q), k.shape, v.shape
+    if kind.parts == 1:
+        dk, dv = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (k, v))
     else:
-        wide = torch.float32 if parts > 1 else k.dtype
-        dk, dv = (x.new_empty(groups * parts, m, x.shape[-1], dtype=wide) for x in (k, v))
-    visible, numbers = _visible(q, saved)
-    given = grad_out, q, k, v, *visible, saved.state
-    sizes = n, m, d, e, repeat, room, *numbers, saved.scale
-    *of_queries, of_keys = _starters(q, saved, True, True)
-    learned = saved.scales, saved.slopes, saved.sinks, saved.powers
-    some = any(x is not None for x in learned)
-    if saved.short:
-        of_keys.go(groups * parts, *given, dq, dk, dv, *sizes, parts)
+        parts = of_k[:-2].numel(), kind.parts
+        dk, dv = (x.new_empty(*parts, *x.shape[-2:], dtype=torch.float32) for x in (k, v))
+    k, v, _ = together(k, v)
+    given = grad_out.resolve_neg() if grad_out.is_neg() else grad_out, q, k, v, *forms, state
+    if kind.short:
+        kind.of_keys(*given, dq, dk, dv)
     else:
-        along = torch.empty(heads * (n + blocks * key_blocks), dtype=torch.float32, device=q.device)
-        dforms = torch.empty(4, heads, n, dtype=torch.float32, device=q.device) if some else along
-        of_queries[0].go(heads * blocks, *given, along, dq, dforms, *sizes)
-        of_keys.go(groups * parts * key_blocks, *given, along, dk, dv, *sizes, parts)
-    if parts > 1:
-        dk, dv = (x.view(groups, parts, m, x.shape[-1]).sum(1).to(q.dtype) for x in (dk, dv))
-    dbias = None
-    if of is not None:
-        from .attention_kernels import attend_bias_backward
-
-        matrices, over = _sharing(of, saved.lead)
-        dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=q.device)
-        programs = len(matrices) * key_blocks * (1 if over else blocks)
-        start = rows.starter(attend_bias_backward, OVER=over, **of_queries[0].constants)
-        start.go(programs, *given, matrices, along, dbias, *sizes[:-1], matrices.shape[1])
-        dbias = (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
-    if not some:
+        along = torch.empty(kind.along, dtype=torch.float32, device=q.device)
+        dforms = along.new_empty(4, *kind.heads_queries) if kind.learned else along
+        kind.of_queries(*given, along, dq, *([dforms] if kind.learned else []))
+        kind.of_keys(*given, along, dk, dv)
+    if kind.parts > 1:
+        dk, dv = (x.sum(1).to(q.dtype).view(shape) for x, shape in ((dk, of_k), (dv, of_v)))
+    if of is None and not kind.learned:
+        return Gradients(dq, dk, dv, None, None)
+    dbias = None if of is None else _of_bias(given, along, kind, of)
+    if not kind.learned:
         return Gradients(dq, dk, dv, None, dbias)
-    each = zip(dforms, learned)
-    dscales, dslopes, dsinks, dalphas = (None if y is None else x if y is saved.scales else x.sum(1) for x, y in each)
+    powers, *has = kind.has[3:]
+    summed = (None if y is None else x.sum(1) for x, y in zip(dforms[1:], (*has[1:], powers)))
+    dslopes, dsinks, dalphas = summed
+    dscales = None if has[0] is None else dforms[0]
     return Gradients(dq, dk, dv, dalphas, dbias, dscales, dslopes, dsinks)
+
+
+def _of_bias(given: tuple[Tensor, ...], along: Tensor, kind: Kind, of: Tensor) -> Tensor:
+    """The gradient of the bias ``of``. given: what the other backward kernels get before what they write."""
+    from .attention_kernels import attend_bias_backward
+
+    matrices, over = _sharing(of, kind.lead)
+    (_, n), m = kind.heads_queries, given[2].shape[-2]
+    dbias = torch.empty(len(matrices), 1 if over else n, m, dtype=torch.float32, device=of.device)
+    programs = len(matrices) * -(-m // kind.block[1]) * (1 if over else -(-n // kind.block[0]))
+    start = rows.starter(attend_bias_backward, OVER=over, **kind.constants)
+    places = (0, 1, 2, 3, *_places(kind.has, 4, 1), len(given) - 1)
+    tensors = (given[i] if i >= 0 else rows.no_lengths(of.device) for i in places)
+    start.go(programs, *tensors, matrices, along, dbias, *kind.numbers, matrices.shape[1])
+    return (dbias if of.shape[-1] == m else dbias.sum(-1)).view(of.shape)
 
 
 def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
@@ -271,25 +259,128 @@ def _sharing(of: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
     return heads.reshape(math.prod(shape[i] for i in own), -1).contiguous(), shape[-2] == 1
 
 
-def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...], m: int) -> Tensor | None:
-    """The lengths [H] after which a mask of keys, the same for all queries, hides everything: blocks there are skipped."""
-    if (mask.ndim > 1 and mask.shape[-2] > 1) or mask.shape[-1] != m:
-        return lengths
-    ends = (mask * torch.arange(1, m + 1, device=mask.device)).amax(-1)
+def _ends(mask: Tensor, lengths: Tensor | None, lead: tuple[int, ...]) -> Tensor:
+    """The lengths after which a mask of keys, the same for all queries, hides everything: blocks there are skipped."""
+    ends = (mask * torch.arange(1, mask.shape[-1] + 1, device=mask.device)).amax(-1)
     ends = ends.squeeze(-1) if mask.ndim > 1 else ends
     ends = ends.expand(lead).reshape(-1).contiguous()
-    return ends if lengths is None else lengths.minimum(ends)
+    return ends if lengths is None else lengths.repeat_interleave(len(ends) // len(lengths)).minimum(ends)
 
 
 _RULES = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}
+_NONE: tuple[Any, ...] = (None,) * len(FORMS), None, None, None
+_NO_STEPS = (1, 1, 0, 0, 0, 0, 0)  # of a bias that is not given
 
 
-def _starters(q: Tensor, saved: Saved, save: bool, backward: bool) -> tuple[rows.Starter, ...]:
-    """What starts the kernels, the same for the same kind of call."""
-    rule = _RULES.get(saved.alpha, "ANY") if saved.powers is None else "EACH"
-    biased = 0 if saved.bias is None else 2 if saved.bias.dtype == torch.uint8 else 1
-    kind = rule, saved.spans is not None, biased, _bits(saved)
-    return _of_kind(*kind, saved.block, q.shape[-1], saved.sizes[3], q.dtype, save, backward, saved.short)
+@functools.lru_cache(1024)
+def _steps(sizes: tuple[int, ...], strides: tuple[int, ...], lead: tuple[int, ...]) -> tuple[int, ...] | None:
+    """size1, size2, s0, s1, s2, row and key of a bias, see ``attention_kernels``; None if its heads need more than three steps."""
+    extra = len(lead) + 2 - len(sizes)
+    *own, row, last = (1,) * extra + tuple(sizes)
+    *steps, by, key = (0,) * extra + strides
+    found = rows._layout((*own, last), (*steps, key), (*lead, last))
+    return found and (*found[:-1], by if row > 1 else 0, found[-1])
+
+
+def _places(has: tuple[torch.dtype | None, ...], first: int, q: int) -> tuple[int, ...]:
+    """Which of a kernel's tensors each form is, if those that are given begin with the ``first``; others are ``q`` or, for lengths, -1."""
+    return tuple(
+        first + sum(x is not None for x in has[:i]) if has[i] is not None else q if i else -1 for i in range(len(has))
+    )
+
+
+class Kind:
+    """What calls share whose sizes, dtypes, numbers and forms are the same: all that need not be found out again.
+
+    most: as many keys may be `short`. has: the dtypes of the `FORMS`, None for one that is not given. lengths and spans: how many there are.
+    layout: the shape and the strides of the bias.
+    """
+
+    __slots__ = (
+        "along", "alpha", "block", "constants", "copies", "ends", "few", "forward", "has", "heads_queries", "lead", "learned",
+        "numbers", "of_keys", "of_queries", "parts", "ready", "scale", "shape", "short", "state",
+    )  # fmt: skip
+
+    def __init__(
+        self, a: torch.Size, b: torch.Size, c: torch.Size, room: int, dtype: torch.dtype, device: int, save: bool, most: int,
+        lead: tuple[int, ...], alpha: float, scale: float, causal: bool, has: tuple[torch.dtype | None, ...], lengths: int | None,
+        spans: int | None, layout: tuple[tuple[int, ...], tuple[int, ...]] | None,
+    ):  # fmt: skip
+        heads, groups, n, m, d, e = _sizes(a, b, c)
+        powers, scales, slopes, sinks = learned = [x is not None for x in has[3:]]
+        biased = 0 if layout is None else 2 if has[2] == torch.uint8 else 1
+        block = None
+        if heads and 0 < m <= most and 0 < n <= most and not (biased == 1 or any(learned)):
+            block = _short(m, d, e, dtype)
+        self.short = block is not None
+        self.few = (
+            not (self.short or save or powers) and 0 < m < rows._LONGEST and heads * n <= _DECODED[dtype] * groups
+        )
+        # a mask of keys, the same for all queries
+        self.ends = (
+            biased == 2
+            and not self.short
+            and layout is not None
+            and (*layout[0][-2:-1], 1)[0] == 1
+            and layout[0][-1] == m
+        )
+        if self.ends:
+            has, lengths = (torch.int64, *has[1:]), heads
+        steps = _NO_STEPS if layout is None else _steps(*layout, lead)
+        self.copies = steps is None and not self.few
+        if layout is not None and steps is None:  # of the copy
+            *_, row, last = layout[0]
+            steps = 1, 1, row * last, 0, 0, last if row > 1 else 0, 1 if last > 1 else 0
+        sees = (1 if causal else 0) + (2 * (heads // lengths) if lengths else 0)
+        # `sees` is an argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither.
+        # The factor of the scores is (alpha - 1) scale; where each head has its own r, it divides the factor.
+        factors = (scale, 0.0) if powers else (scale * (alpha - 1), 1 / (alpha - 1))
+        repeat = heads // max(groups, 1)
+        per_head = 2 * n if spans is not None and spans > 1 else 0
+        self.numbers = n, m, d, e, repeat, room, sees, per_head, *steps, *factors  # type: ignore[misc]
+        self.lead, self.has, self.learned, self.heads_queries = lead, has, any(learned), (heads, n)
+        self.alpha, self.scale = alpha, scale
+        if self.few:
+            return
+        laden, newer = (
+            bool(biased) or powers or scales or slopes,
+            dtype == torch.float32 and rows.capability(device) >= (9, 0),
+        )
+        self.block = block = block or _block(d, e, dtype, laden, biased == 1, newer)
+        blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
+        places = heads * blocks * key_blocks  # in a list of blocks, and the number of their flags
+        self.state = 2 * heads * n if self.short else heads * n * (e + 2 if save else 2) + places + -(-places // 4)
+        self.along, self.shape = heads * n + places, None if d == e else (*a[:-1], e)
+        self.parts = repeat if groups * key_blocks < _FEW else 1
+        rule = "EACH" if powers else _RULES.get(alpha, "ANY")
+        kind = rule, spans is not None, biased, scales + 2 * slopes + 4 * sinks, block, d, e, dtype
+        many = sum(x is not None for x in has)
+        (start,) = _of_kind(*kind, save, False, self.short)
+        self.forward = start.fixed(heads * blocks, (0, 1, 2, *_places(has, 3, 0), 3 + many, 4 + many), self.numbers)
+        self.ready = False
+        if not save:
+            return
+        *of_queries, of_keys = _of_kind(*kind, True, True, self.short)
+        self.constants = of_keys.constants
+        given, first = (0, 1, 2, 3, *_places(has, 4, 1), 4 + many), 5 + many  # the first that is written
+        numbers, programs = (*self.numbers, scale), groups * self.parts * (1 if self.short else key_blocks)
+        self.of_keys = of_keys.fixed(programs, (*given, first, first + 1, first + 2), (*numbers, self.parts))
+        if of_queries:
+            self.constants = of_queries[0].constants
+            written = first, first + 1, first + 2 if self.learned else first
+            self.of_queries = of_queries[0].fixed(heads * blocks, (*given, *written), numbers)
+
+    def unprepared(self, device: int) -> bool:
+        """True once for all kinds that share kernels: those of the gradients are to be compiled beside the forward's."""
+        if self.ready:
+            return False
+        self.ready = True
+        many = len(_prepared)
+        _prepared.add((id(self.constants), device))
+        return len(_prepared) > many
+
+
+_kind = functools.lru_cache(4096)(Kind)
 
 
 @functools.lru_cache(1024)
@@ -340,37 +431,6 @@ def together(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, int]:
     if k.stride() == (room * d, d, 1) and v.stride() == (room * e, e, 1):
         return k, v, room
     return k.contiguous(), v.contiguous(), k.shape[1]
-
-
-@functools.lru_cache(64)
-def no_lengths(device: torch.device) -> Tensor:
-    """Stands for lengths that are not given; it is not read. It has no memory, which could be that of a CUDA graph."""
-    return torch.empty(0, dtype=torch.int64, device=device)
-
-
-def _bits(saved: Saved) -> int:
-    """FORMS: 1 with scales, 2 with slopes, 4 with sinks."""
-    return (saved.scales is not None) + 2 * (saved.slopes is not None) + 4 * (saved.sinks is not None)
-
-
-def _visible(q: Tensor, saved: Saved) -> tuple[tuple[Tensor, ...], tuple[float, ...]]:
-    """The tensors of the forms (q for those that are not given), and the numbers: steps, the factor of the scores, and r.
-
-    The factor is (alpha - 1) scale; where each head has its own r, it divides the factor.
-    """
-    alpha, scale = saved.alpha, saved.scale
-    forms: Any = saved[1:TENSORS]
-    lengths, spans, bias, powers, scales, slopes, sinks = forms
-    # an argument, not a constant, so that one kernel is compiled for causal attention, padding, both and neither
-    sees = (1 if saved.causal else 0) + (0 if lengths is None else 2)
-    per_head = 0 if spans is None or len(spans) == 1 else 2 * q.shape[-2]
-    factors = (scale * (alpha - 1), 1 / (alpha - 1)) if powers is None else (scale, 0.0)
-    if lengths is spans is bias is powers is scales is slopes is sinks is None:
-        return (no_lengths(q.device), *(q,) * 7), (sees, 0, 0, 0, *factors)
-    at, row, key = (q, 0, 0) if bias is None else layout(bias, saved.lead)
-    tensors: list[Any] = [q if x is None else x for x in forms]
-    tensors[0] = no_lengths(q.device) if lengths is None else lengths
-    return (*tensors[:3], at, *tensors[3:]), (sees, per_head, row, key, *factors)
 
 
 def _whole(d: int, e: int) -> int:

@@ -14,7 +14,7 @@ SCALE, SLOPE, SINK = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # bits o
 SINGLE = tl.constexpr("tf32x3")  # products of float32: three of tensor cores, whose error is that of float32's own
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"))  # without machine instructions
 CHUNK = tl.constexpr(16 if INTERPRETED else 256)  # flags that are read at once
-SIZES = ["n", "m", "repeat", "room", "sees", "per_head"]  # one compiled kernel for all values
+SIZES = "n m repeat room sees per_head size1 size2 s0 s1 s2".split()  # one compiled kernel for all values
 
 
 @triton.jit
@@ -136,7 +136,9 @@ def live_blocks(flags_ptr, step, size, list_ptr):
 def visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS: tl.constexpr):
     """The keys that rows see: from start to below stop [ROWS]."""
     stop = tl.where(rows < n, m, 0)
-    length = tl.load(lengths_ptr + head + 0 * rows, mask=rows < tl.where(sees >= 2, n, 0), other=m)
+    length = tl.load(
+        lengths_ptr + head // tl.maximum(sees // 2, 1) + 0 * rows, mask=rows < tl.where(sees >= 2, n, 0), other=m
+    )
     stop = tl.minimum(stop, tl.maximum(length, 0).to(tl.int32))
     stop = tl.where(sees % 2 == 1, tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0)), stop)
     start = 0 * stop
@@ -154,14 +156,13 @@ def head_of(inputs, head, rows, n, m, form: tl.constexpr):
     The second is its bias with the steps of rows and keys, its factor (for each row with SCALE), its slope times alpha - 1, and r.
     With EACH, r is the head's own and divides the factor. inputs and form: see ``attention_kernels``.
     """
-    lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r = (
-        inputs
-    )
+    lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, steps, row, key, factor, r = inputs
     RULE: tl.constexpr = form[0]
     BIAS: tl.constexpr = form[2]
     FORMS: tl.constexpr = form[3]
     if BIAS:
-        bias_ptr += tl.load(at_ptr + head)
+        size1, size2, s0, s1, s2 = steps
+        bias_ptr += head // (size1 * size2) * s0 + head // size2 % size1 * s1 + head % size2 * s2
     if RULE == EACH:
         r = tl.load(r_ptr + head)
         factor = factor / r

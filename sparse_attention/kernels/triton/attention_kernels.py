@@ -30,8 +30,8 @@ from .attention_blocks import SIZES
 
 @triton.jit(do_not_specialize=SIZES)
 def attend_forward(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
-    n, m, d, e, repeat, room, sees, per_head, row, key, factor, r,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
+    n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr, SAVE: tl.constexpr,
 ):  # fmt: skip
@@ -39,8 +39,8 @@ def attend_forward(
 
     The state, see `tile.parts_of`, gets the thresholds, the flags WHOLE or PART of the blocks in which some p is not 0, and with
     SAVE the mean of v weighted by p^(2 - alpha), which the backward needs.
-    sees: 1 if causal, and 2 with lengths, int64 [H]. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The bias of
-    head h begins at ``at[h]`` in memory, with steps row and key. scales: float32 [H, n], slopes and sinks [H], those that
+    sees: 1 if causal, and with lengths, int64, twice the number of heads that share one. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The heads
+    of the bias have the shape [., size1, size2] and the steps s0, s1 and s2 in memory, its queries and keys row and key. scales: float32 [H, n], slopes and sinks [H], those that
     FORMS names. One program handles ROWS queries of a head.
     """
     blocks = tl.cdiv(n, ROWS)
@@ -51,7 +51,7 @@ def attend_forward(
     keys = head // repeat * room
     rows = block * ROWS + tl.arange(0, ROWS)
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
+    inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
     least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
@@ -176,8 +176,8 @@ def attend_forward(
 
 @triton.jit(do_not_specialize=SIZES)
 def attend_queries_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
-    along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
+    along_ptr, dq_ptr, dforms_ptr, n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r, scale,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -202,7 +202,7 @@ def attend_queries_backward(
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, heads, n, e, blocks, key_blocks, True)
     top = tl.load(top_ptr + head * n + rows, mask=rows < n, other=float("inf"))
     tau = tl.load(tau_ptr + head * n + rows, mask=rows < n, other=-1.0)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
+    inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, own = tile.head_of(inputs, head, rows, n, m, form)
     least, end, _, _ = tile.blocks_seen(seen, m, KEYS)
@@ -248,8 +248,8 @@ def attend_queries_backward(
 
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
 def attend_keys_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
-    state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale, parts,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
+    state_ptr, along_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r, scale, parts,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr, SPLIT: tl.constexpr,
 ):  # fmt: skip
@@ -267,7 +267,7 @@ def attend_keys_backward(
     k = tile.rows_of(k_ptr, part // parts * room, columns, 0, m, d, WIDE)
     v = tile.rows_of(v_ptr, part // parts * room, columns, 0, m, e, WIDE)
     blocks = tl.cdiv(n, ROWS)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
+    inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // key_blocks * heads
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)
@@ -298,8 +298,8 @@ def attend_keys_backward(
 
 @triton.jit(do_not_specialize=[*SIZES, "shared"])
 def attend_bias_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
-    state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, shared,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr,
+    state_ptr, heads_ptr, along_ptr, db_ptr, n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r, shared,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr, OVER: tl.constexpr,
 ):  # fmt: skip
@@ -314,7 +314,7 @@ def attend_bias_backward(
     own_block = 0 if OVER else program // key_blocks % blocks
     matrix = matrix // (1 if OVER else blocks)
     turns = shared * blocks if OVER else shared
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
+    inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     every = tl.num_programs(0) // (key_blocks if OVER else key_blocks * blocks) * shared
     top_ptr, tau_ptr, _, flags_ptr = tile.parts_of(state_ptr, every, n, e, blocks, key_blocks, True)

@@ -36,34 +36,71 @@ Values = tuple[Any, ...]
 class Starter:
     """A kernel with its constants: ``go(programs, *arguments)`` starts it on the device of the first argument, a tensor.
 
-    That need not be the current device. Lazily negated tensors are resolved first, since their values in memory differ from the values
-    they represent. With meta tensors, the kernel is compiled for the current device, in a thread of its own, so that it is ready when
-    it is started. starts: by kind of arguments, Triton's launcher of what is compiled, its function, what it gets before the arguments,
-    and the constants behind them; None if Triton has to start it. alike: `go` need not look whether all tensors are on one device, and
-    none lazily negated.
+    That need not be the current device, but all tensors are on it, and none is lazily negated. With meta tensors, the kernel is
+    compiled for the current device, in a thread of its own, so that it is ready when it is started. starts: by kind of arguments,
+    Triton's launcher of what is compiled, its function, what it gets before the arguments, and the constants behind them; None if
+    Triton has to start it.
 
     Raises:
         LaunchFailed: the kernel did not compile, or needs more than the device has.
     """
 
-    __slots__ = ("alike", "constants", "go", "kernel", "starts")
+    __slots__ = ("constants", "kernel", "starts")
 
-    def __init__(self, kernel: Any, constants: dict[str, Any], alike: bool = False):
-        self.kernel, self.constants, self.alike = kernel, constants, alike
+    def __init__(self, kernel: Any, constants: dict[str, Any]):
+        self.kernel, self.constants = kernel, constants
         self.starts: dict[Values, Any] = {}
-        self.go: Callable[..., None] = self.first
 
-    def first(self, programs: int, *arguments: Any) -> None:
-        if instead is None and hasattr(self.kernel, "device_caches"):
-            space: dict[str, Any] = {}
-            exec(_source(self.kernel, arguments, self.alike), globals(), space)
-            self.go = space["writer"](self)
-            self.go(programs, *arguments)
-        else:
-            self.slow(programs, None, arguments)
+    def go(self, programs: int, *arguments: Any) -> None:
+        known = self.kind(arguments)
+        start = None if known is None else self.starts.get(known)
+        if start is not None and programs and (stream := _stream(arguments[0].get_device(), self.kernel)) is not None:
+            run, function, before, rest = start
+            values = (x.data_ptr() if isinstance(x, Tensor) else x for x in arguments)
+            try:
+                return run(programs, 1, 1, stream, function, *before, *values, *rest)  # type: ignore[no-any-return]
+            except Exception as error:
+                _refused(self.kernel, error)
+        self.slow(programs, known, arguments)
+
+    def fixed(self, programs: int, order: tuple[int, ...], numbers: Values) -> Callable[..., None]:
+        """A faster ``go(*tensors)``, for launches that differ only by their tensors, of the same dtypes on one device.
+
+        order: which of the tensors is each of the kernel's, -1 for `no_lengths`; the numbers follow them.
+        """
+
+        def arguments(tensors: tuple[Tensor, ...]) -> Values:
+            return (*(tensors[i] if i >= 0 else no_lengths(tensors[0].device) for i in order), *numbers)
+
+        def find(*tensors: Tensor) -> Any:
+            known = self.kind(arguments(tensors)) if programs else None
+            start = None if known is None else self.starts.get(known)
+            return start and (*start[:3], (*numbers, *start[3]))
+
+        return _fixed(order)(self.kernel, programs, find, lambda *tensors: self.go(programs, *arguments(tensors)))
+
+    def kind(self, arguments: Values) -> Values | None:
+        """What Triton compiles for: the device, dtypes, and of numbers whether they are 1 or divisible by 16.
+
+        None: Triton has to look, at misaligned tensors and at whole numbers below 0 or of 64 bits; or nothing is started here.
+        """
+        if instead is not None or arguments[0].is_meta or not hasattr(self.kernel, "device_caches"):
+            return None
+        found: list[Any] = [arguments[0].get_device()]
+        for x, param in zip(arguments, self.kernel.params):
+            if isinstance(x, Tensor):
+                if x.data_ptr() & 15:
+                    return None
+                found.append(x.dtype)
+            elif x.__class__ is not float:
+                if not 0 <= x < 1 << 31:
+                    return None
+                if not param.do_not_specialize:
+                    found.append(2 if x == 1 else not x & 15)  # 2, since 1 and True are equal keys
+        return tuple(found)
 
     def slow(self, programs: int, known: tuple[Any, ...] | None, arguments: Values) -> None:
-        """Start what `go` does not: an argument that the kernel was not seen with, or that Triton has to look at."""
+        """Start what `go` does not: arguments of a kind that is new, or at which Triton has to look."""
         kernel, constants = self.kernel, self.constants
         if not programs:
             return
@@ -90,48 +127,36 @@ class Starter:
             self.starts[known] = start
 
 
-def _source(kernel: Any, arguments: Values, alike: bool) -> str:
-    """Write `Starter.go` for arguments of these types, as Triton does: a loop over them would take twice as long.
-
-    Misaligned tensors, lazily negated ones, those of another device than the first, and whole numbers below 0 or of 64 bits
-    are left to Triton.
-    """
-    fits, kind, values, addresses, numbers, before = [], [], [], [], [], ""
-    for i, (x, param) in enumerate(zip(arguments, kernel.params)):
-        if isinstance(x, Tensor):
-            kind.append(f"a{i}.dtype")
-            value, fit = f"a{i}.data_ptr()", "" if alike else f"(a{i}.get_device() == device and not a{i}.is_neg())"
-            if before:  # the same tensor again stands for arguments that are not given
-                value, fit = f"p{before} if a{i} is a{before} else {value}", fit and f"(a{i} is a{before} or {fit})"
-            fits += [*([fit] if fit else []), f"((p{i} := {value}) or True)"]
-            values.append(f"p{i}")
-            addresses.append(f"p{i}")
-            before = str(i)
-        else:
-            values.append(f"a{i}")
-            if x.__class__ is float:
-                fits.append(f"a{i}.__class__ is float")
-            else:  # where a whole number is once, it always is
-                numbers.append(f"a{i}")
-                if not param.do_not_specialize:
-                    kind.append(f"2 if a{i} == 1 else not a{i} & 15")  # 2, since 1 and True are equal keys
-    names = ", ".join(f"a{i}" for i in range(len(arguments)))
-    if numbers:
-        fits.append(f"0 <= {' | '.join(numbers)} < {1 << 31}")
-    return f"""def writer(starter):
-    kernel, starts, slow = starter.kernel, starter.starts, starter.slow
-    def go(programs, {names}):
-        known, device = None, a0.get_device()
-        if instead is None and {" and ".join(fits)} and not ({" | ".join(addresses)}) & 15:
-            start = starts.get(known := (device, {", ".join(kind)}))
-            if start is not None and programs and (stream := _stream(device, kernel)) is not None:
+@functools.cache
+def _fixed(order: tuple[int, ...]) -> Callable[..., Any]:
+    """Write the ``go`` of `Starter.fixed` for tensors in this order, as Triton does: loops over them would take twice as long."""
+    space: dict[str, Any] = {}
+    many = range(max(order) + 1)
+    names, addresses = ", ".join(f"a{i}" for i in many), " | ".join(f"(p{i} := a{i}.data_ptr())" for i in many)
+    values = ", ".join(f"p{i}" if i >= 0 else "0" for i in order)
+    source = f"""def writer(kernel, programs, find, slow):
+    start = None
+    def go({names}):
+        nonlocal start
+        if start is None:
+            start = find({names})
+        if start is not None and instead is None and not ({addresses}) & 15:
+            if (stream := _stream(a0.get_device(), kernel)) is not None:
                 run, function, before, rest = start
                 try:
-                    return run(programs, 1, 1, stream, function, *before, {", ".join(values)}, *rest)
+                    return run(programs, 1, 1, stream, function, *before, {values}, *rest)
                 except Exception as error:
                     _refused(kernel, error)
-        slow(programs, known, ({names},))
+        slow({names})
     return go"""
+    exec(source, globals(), space)
+    return space["writer"]  # type: ignore[no-any-return]
+
+
+@functools.lru_cache(64)
+def no_lengths(device: torch.device) -> Tensor:
+    """Stands for lengths that are not given; it is not read. It has no memory, which could be that of a CUDA graph."""
+    return torch.empty(0, dtype=torch.int64, device=device)
 
 
 # By the identity of the kernel, which they keep alive, and the constants
@@ -141,13 +166,13 @@ _LONG = 2.0  # seconds of a first launch that are reported
 instead: Callable[..., None] | None = None  # tests: gets kernel, programs, arguments and constants; nothing is started
 
 
-def starter(kernel: Any, alike: bool = False, /, **constants: Any) -> Starter:
+def starter(kernel: Any, **constants: Any) -> Starter:
     """The `Starter` of a kernel with these constants, always in the same order, which may be kept."""
-    key = (id(kernel), alike, *constants.values())
+    key = (id(kernel), *constants.values())
     found = _starters.get(key)
     if found is None:
         _hash(getattr(kernel, "__module__", __name__))
-        found = _starters[key] = Starter(kernel, constants, alike)
+        found = _starters[key] = Starter(kernel, constants)
     return found
 
 
@@ -186,7 +211,6 @@ def _stream(device: int, kernel: Any) -> int | None:
 
 def _by_triton(kernel: Any, programs: int, arguments: tuple[Any, ...], constants: dict[str, Any]) -> Any:
     """Start a kernel by Triton's own launch; returns what was compiled."""
-    arguments = tuple(x.resolve_neg() if isinstance(x, Tensor) else x for x in arguments)
     with torch.cuda.device(arguments[0].get_device()):  # below 0, this does nothing
         try:
             return kernel[(programs,)](*arguments, **constants)

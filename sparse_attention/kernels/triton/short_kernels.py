@@ -16,8 +16,8 @@ from .attention_blocks import SIZES
 
 @triton.jit(do_not_specialize=SIZES)
 def short_forward(
-    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
-    n, m, d, e, repeat, room, sees, per_head, row, key, factor, r,
+    q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
+    n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -29,7 +29,7 @@ def short_forward(
     keys = head // repeat * room
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
     k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
+    inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
     x = tile.scores(q, k, rows, columns, n, m, seen, weights, False, form)
@@ -53,8 +53,8 @@ def short_forward(
 
 @triton.jit(do_not_specialize=[*SIZES, "parts"])
 def short_backward(
-    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
-    dq_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, row, key, factor, r, scale, parts,
+    g_ptr, q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, state_ptr,
+    dq_ptr, dk_ptr, dv_ptr, n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r, scale, parts,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -66,7 +66,7 @@ def short_backward(
     keys = part // parts * room
     k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
     v = tile.rows_of(v_ptr, keys, columns, 0, m, e, WIDE)
-    inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip
+    inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     dk = tl.zeros([KEYS, WIDE], tl.float32)
     dv = tl.zeros([KEYS, WIDE], tl.float32)

@@ -23,7 +23,7 @@ def driver(monkeypatch) -> Iterator[Any]:
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(triton, "given_up", {})
     monkeypatch.setattr(launcher, "_starters", {})
-    for kept in (triton._plan, attention._of_kind, attention._starters_of_few):
+    for kept in (triton._plan, attention._of_kind, attention._kind, attention._starters_of_few):
         kept.cache_clear()
     monkeypatch.setattr(host.Launcher, "started", [])
     with sa.kernels.use("triton"):

@@ -56,27 +56,38 @@ def kinds() -> int:
 
 
 @compiles
-def test_a_new_size_is_no_new_kind(driver) -> None:
+def test_a_new_size_is_no_new_kind(driver, monkeypatch) -> None:
+    """So Triton, which is slower, starts only the first of a kind."""
+    by_triton, started = launcher._by_triton, []
+    monkeypatch.setattr(launcher, "_by_triton", lambda *given: started.append(given[0]) or by_triton(*given))
     for i in range(1, 30):
         x = torch.zeros(i, 2 * i, 33 + i % 15)
         for mask in (None, torch.ones(i, 1, x.shape[-1], dtype=torch.bool), torch.ones(2 * i, 1, dtype=torch.bool)):
             sa.sparsemax(x, gamma=1.0 + i / 100, mask=mask)
     assert (
-        len(host.Launcher.started) == 87 and kinds() == 3
+        len(host.Launcher.started) == 87 and kinds() == len(started) == 3
     )  # without a mask, with one that differs along the rows, and with another
+    for n in range(17, 27, 3):
+        tensors = [torch.zeros(1, 2, n, 16, requires_grad=True) for _ in range(3)]
+        torch.autograd.grad(sa.sparse_attention(*tensors).sum(), tensors)
+    assert len(host.Launcher.started) == 95 and kinds() == len(started) == 5
 
 
 @compiles
 def test_a_lazily_negated_tensor_is_resolved(driver) -> None:
-    """By the launch, or before it where the kernels of rows do not look."""
-    x = torch._neg_view(torch.randn(5, 40))
+    """Before the launch, which does not look: the values in its memory are others."""
+    x, (q, k, v) = torch._neg_view(torch.randn(5, 40)), sides()[0]
+    g, slopes = torch._neg_view(torch.randn(2, 4, 6, 5)), torch._neg_view(torch.randn(8))
     kernel = triton.OPS["sparsemax"]
     for _ in range(2):
         p, _ = kernel.forward(x, gamma=1.0)
         kernel.backward(x, p, gamma=1.0)
-        weighted(17, torch.zeros(64), x[0])
-    read = [at.values[0] for at in host.Launcher.started] + [at.values[1] for at in host.Launcher.started[2::3]]
-    assert x.is_neg() and len(read) == 8 and x.data_ptr() not in read
+        _, saved = attention.forward(q, k, v, alpha=2.0, scale=1.0, lead=(2, 4), slopes=slopes)
+        attention.gradients(g, q, k, v, saved)
+        attention.forward(q, torch._neg_view(k), v, alpha=2.0, scale=1.0, lead=(2, 4))
+    read = [{*at.values[:12]} for at in host.Launcher.started]
+    assert len(read) == 12 and [k.data_ptr() in at for at in read] == [False, False, True, True, True, False] * 2
+    assert not {y.data_ptr() for y in (x, g, slopes)} & set().union(*read)
 
 
 @compiles
