@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
-from sparse_attention.kernels.triton import _INTERPRETED, attention
+from sparse_attention.kernels.triton import _INTERPRETED, attention, launcher
 from sparse_attention.kernels.triton.attention import Saved
 
 pytestmark = pytest.mark.gpu
@@ -229,6 +229,26 @@ def test_every_public_form_takes_the_kernels(form, device, launched, monkeypatch
         # scale's gradient add up to 416, and it is 1.9 at most: rounding each term by 2^-24 of it can be 1.3e-5, and each sum again.
         bound = 6e-5 if isinstance(call.get("alpha"), Tensor) else 3e-5 if form is FORMS[-1] else 1e-5
         assert max(float(x.max()) for x in errors) < bound
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_launches_seen_before_give_the_same_bits(dtype, device, launched, monkeypatch) -> None:
+    """The other tests record launches, which takes a slower way."""
+    masked = {"mask": quarters(2, 1, 9, 17) > -0.5, "lengths": torch.tensor([17, 8], device=device)}
+    calls: list[dict[str, Any]] = [{}, CAUSAL, masked | CAUSAL, CAUSAL | LEARNED | {"bias": quarters(9, 17)}]
+    q, k, v, g = (x.to(device, dtype) for x in drawn(1, (2, 2, 9, 8), (2, 1, 17, 8), (2, 1, 17, 8), (2, 2, 9, 8)))
+    results, counts = [], []
+    for _ in range(3):
+        for call in calls:
+            call = {key: x.to(device) if isinstance(x, Tensor) else x for key, x in call.items()}
+            leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+            out = sa.sparse_attention(*leaves, **call)
+            results += [out, *torch.autograd.grad(out, leaves, g), sa.sparse_attention(q, k, v, **call)]
+        counts.append(len(launched))
+        monkeypatch.setattr(launcher, "instead", None)
+    each = len(results) // 3
+    assert counts[0] > 15 and counts[1:] == counts[:2]
+    assert all(map(torch.equal, results[: 2 * each], results[each:]))
 
 
 @pytest.mark.parametrize("name", ["mask", "bias"])
