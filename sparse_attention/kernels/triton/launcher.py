@@ -73,10 +73,12 @@ class Starter:
             return (*(tensors[i] if i >= 0 else no_lengths(tensors[0].device) for i in order), *numbers)
 
         def find(*tensors: Tensor) -> Any:
-            known = self.kind(arguments(tensors)) if programs else None
+            known = self.kind(arguments(tensors))
             start = None if known is None else self.starts.get(known)
             return start and (*start[:3], (*numbers, *start[3]))
 
+        if not programs:
+            return lambda *tensors: None
         return _fixed(order)(self.kernel, programs, find, lambda *tensors: self.go(programs, *arguments(tensors)))
 
     def kind(self, arguments: Values) -> Values | None:
@@ -84,7 +86,7 @@ class Starter:
 
         None: Triton has to look, at misaligned tensors and at whole numbers below 0 or of 64 bits; or nothing is started here.
         """
-        if instead is not None or arguments[0].is_meta or not hasattr(self.kernel, "device_caches"):
+        if instead is not None or not hasattr(self.kernel, "device_caches"):
             return None
         found: list[Any] = [arguments[0].get_device()]
         for x, param in zip(arguments, self.kernel.params):

@@ -71,6 +71,20 @@ def test_a_new_size_is_no_new_kind(driver, monkeypatch) -> None:
         tensors = [torch.zeros(1, 2, n, 16, requires_grad=True) for _ in range(3)]
         torch.autograd.grad(sa.sparse_attention(*tensors).sum(), tensors)
     assert len(host.Launcher.started) == 95 and kinds() == len(started) == 5
+    monkeypatch.setattr(launcher.Starter, "go", None)  # which finds out the kind
+    torch.autograd.grad(sa.sparse_attention(*tensors).sum(), tensors)
+    sa.sparsemax(x, gamma=1.0 + i / 100)
+    assert len(host.Launcher.started) == 98
+
+
+@compiles
+def test_nothing_is_started_for_no_rows_and_no_heads(driver) -> None:
+    x, q = torch.zeros(64), torch.zeros(2, 5, 8)
+    for heads in (2, 0):
+        launcher.starter(triton._load()[0].weighted_backward, ROWS=1, BLOCK=16).go(heads, x, x, x, heads, 17, 1.0, 0.0)
+        attention.forward(q[:heads], q[:heads], q[:heads], alpha=2.0, scale=1.0)
+        triton.OPS["sparsemax"].forward(q[0, :heads], gamma=1.0)
+    assert [at.programs for at in host.Launcher.started] == [2, 2, 1]
 
 
 @compiles
