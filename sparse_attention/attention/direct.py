@@ -40,7 +40,7 @@ def attend(
         return None
     if _forward_ad._current_level >= 0 or exporting() or kernels.active() == "reference" or "attention" in given_up:
         return None
-    if not q.layout is k.layout is v.layout is STRIDED or k.is_neg() or v.is_neg():
+    if not q.layout is k.layout is v.layout is STRIDED:
         return None
     found = _of(mapping, params)
     if found is None:

@@ -136,6 +136,7 @@ GIVEN: dict[str, dict[str, Any]] = {
     "causal": {"causal": True},
     "lengths": {"lengths": torch.tensor([9, 4])},
     "lengths of heads": {"lengths": torch.tensor([[9, 4, 1, 0], [0, 1, 2, 3]])},
+    "lengths of heads alike": {"lengths": torch.tensor([[9, 4, 1, 0]])},
     "mask": {"mask": torch.rand(6, 9) > 0.3},
     "mask of keys": {"mask": torch.rand(2, 1, 1, 9) > 0.3},
     "scale": {"scale": 0.5},

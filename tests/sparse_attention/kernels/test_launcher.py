@@ -267,6 +267,17 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
     assert prepared == started[1:]
 
 
+def test_the_kernels_of_the_gradient_are_prepared_once(recorded, monkeypatch) -> None:
+    """For kinds of calls that share them; a kind is of one device."""
+    monkeypatch.setattr(attention, "_prepared", set())
+    told = []
+    for device in (0, 1):
+        attention._kind.cache_clear()
+        kinds = [attention.forward(*[torch.ones(2, n, 8)] * 3, alpha=2.0, scale=1.0)[1].kind for n in (9, 8, 9)]
+        told.append([kind.unprepared(device) for kind in kinds])
+    assert told == [[True, False, False]] * 2
+
+
 @compiles
 def test_kernels_are_compiled_before_their_first_use(driver, monkeypatch, capsys) -> None:
     from sparse_attention.kernels.triton import __main__ as command
