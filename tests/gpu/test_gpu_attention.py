@@ -191,6 +191,7 @@ FORMS: list[tuple[tuple[int, ...], dict[str, Any]]] = [
     (SMALL, ENTMAX | TWICE | {"alpha": two(1.25, 2.0)}),
     (SMALL, CAUSAL | TWICE | {"scale": quarters(2, 2, 6, 1), "slopes": two(0.5, 0.25)}),
     (SMALL, CAUSAL | {"scale": two(0.5, 1.5), "gamma": 0.5}),
+    (SMALL, CAUSAL | TWICE | {"lengths": torch.tensor([6, 4])}),
     ((1, 2, 1, 60, 70), CAUSAL | {"window": (20, 0)}),
     ((1, 2, 2, 40, 40), ENTMAX | {"window": (18, 5)}),
     ((1, 2, 1, 50, 50), ENTMAX | {"cu_seqlens": ENDS, "lengths": torch.tensor([[50, 43]])}),

@@ -78,6 +78,21 @@ def test_a_new_size_is_no_new_kind(driver, monkeypatch) -> None:
 
 
 @compiles
+def test_rows_of_one_plan_differ_in_dtypes(driver, monkeypatch) -> None:
+    kernel, x = triton.OPS["sparsemax"], torch.zeros(5, 40).half()
+    wide = [triton.form(None, dtype, x.shape) for dtype in (torch.float16, torch.float32)]
+    calls = [partial(kernel.forward, x, form, gamma=1.0) for form in wide]
+    calls += [partial(kernel.backward, g, x, (), form, gamma=1.0) for g in (x, x.float()) for form in wide]
+    for call in calls * 2:
+        call()
+    monkeypatch.setattr(launcher, "_stream", lambda *_: None)  # by Triton's own launch
+    for call in calls:
+        call()
+    hashes = [at.hash for at in host.Launcher.started]
+    assert hashes[:6] == hashes[6:12] == hashes[12:] and len({*hashes}) == 6
+
+
+@compiles
 def test_nothing_is_started_for_no_rows_and_no_heads(driver) -> None:
     x, q = torch.zeros(64), torch.zeros(2, 5, 8)
     for heads in (2, 0):
