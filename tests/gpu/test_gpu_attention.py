@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
-from sparse_attention.kernels.triton import _INTERPRETED, attention
+from sparse_attention.kernels.triton import _INTERPRETED, attention, devices
 from sparse_attention.kernels.triton.attention import Saved
 
 pytestmark = pytest.mark.gpu
@@ -58,7 +58,7 @@ TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in C
 def blocks(monkeypatch) -> None:
     """Short sequences take the kernels of long ones, except in their own tests, whatever was measured on this device."""
     monkeypatch.setattr(attention, "SHORT", 0)
-    monkeypatch.setattr(attention, "measured", lambda *_: 128)
+    monkeypatch.setattr(devices, "measured", lambda *_: (128, False))
 
 
 @pytest.fixture

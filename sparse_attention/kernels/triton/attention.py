@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import functools
 import math
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -25,6 +23,7 @@ from torch import Tensor
 
 from .. import triton as rows
 from ..native.attention_shape import Gradients, layout
+from . import devices
 
 ALPHAS = (1.1, 2.0)  # for these alphas, float32 is precise enough
 WIDEST = 256  # maximum channels; wider blocks do not fit into the memory of a multiprocessor
@@ -83,21 +82,6 @@ def _short(m: int, d: int, e: int, dtype: torch.dtype) -> tuple[int, int] | None
     return 16 if keys > 64 and dtype == torch.float32 else 32, keys
 
 
-def record(device: int | None = None) -> Path:
-    """The file in Triton's cache with the number of `measured`; ``python -m sparse_attention.kernels.triton --measure`` writes it."""
-    from triton import knobs
-
-    return Path(knobs.cache.dir) / f"sparse_attention_short_{torch.cuda.get_device_name(device)}"
-
-
-@functools.cache
-def measured(device: int) -> int:
-    """The number of keys up to which ``short_kernels`` were faster than blocks on a device; the most they take if not measured."""
-    with suppress(ImportError, AttributeError, OSError, ValueError):
-        return int(record(device).read_text())
-    return SHORT_KEYS[-1]
-
-
 def refusal(q: Tensor, k: Tensor, v: Tensor, alpha: float) -> str | None:
     """The reason why the kernels cannot take these tensors, as a clause; None if they can."""
     if not (q.is_cuda or (rows._INTERPRETED and q.device.type == "cpu")):
@@ -142,7 +126,7 @@ def forward(
         bias = None if bias is None else bias.detach().resolve_neg()
         powers = None if alphas is None else (1 / (alphas.detach().double() - 1)).float()
     learned = not (bias is powers is scales is slopes is sinks is None)
-    most = min(SHORT, measured(q.get_device())) if q.is_cuda else SHORT
+    most = min(SHORT, devices.measured(q.get_device())[0]) if q.is_cuda else SHORT
     block = _short(m, d, e, q.dtype) if heads and 0 < m <= most and 0 < n <= most and not learned else None
     small = block is not None
     if not (small or mask is None):
@@ -170,7 +154,12 @@ def forward(
     if save and q.is_cuda and (id(start), q.device) not in _prepared:
         _prepared.add((id(start), q.device))
         prepare(q, k, v, saved)
-    start.go(heads * blocks, q, k, v, *visible, out, state, n, m, d, e, heads // max(groups, 1), room, *numbers)
+    given = q, k, v, *visible, out, state
+    sizes = n, m, d, e, heads // max(groups, 1), room, *numbers
+    if not small and (found := devices.lists(q, k, v, saved, start)) is not None:
+        programs, listed, lists, start = found
+        listed.go(programs, *given, lists, *sizes, heads)
+    start.go(heads * blocks, *given, *sizes)
     return out, saved if save else None
 
 
@@ -307,7 +296,7 @@ def _of_kind(
         return (rows.starter(short_kernels.short_backward if backward else short_kernels.short_forward, **shared),)
     shared["num_warps"] = 8 if single or bias or rule == "EACH" or max(d, e) > 128 else 4
     if not backward:
-        return (rows.starter(attention_kernels.attend_forward, SAVE=save, **shared, num_stages=3),)
+        return (rows.starter(attention_kernels.attend_forward, SAVE=save, MARKED=False, **shared, num_stages=3),)
     shared["num_stages"] = 1 if single else 2  # more than that spills registers
     split = 1 + (single and block[0] == 64)  # the same
     of_keys = rows.starter(attention_kernels.attend_keys_backward, **shared, SPLIT=split)

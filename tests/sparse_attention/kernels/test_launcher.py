@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import sparse_attention as sa
 from benchmarks import host
 from sparse_attention.kernels import triton
-from sparse_attention.kernels.triton import attention, launcher
+from sparse_attention.kernels.triton import attention, devices, launcher
 
 compiles = pytest.mark.skipif(triton._INTERPRETED, reason="interpreted kernels cannot be compiled")
 
@@ -266,10 +266,10 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
 
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "new"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "H200")
-    attention.measured.cache_clear()
+    devices.measured.cache_clear()
     with monkeypatch.context() as without:
         without.setattr(attention, "SHORT", 0)
-        assert attention.measured(0) == 128  # not measured yet
+        assert devices.measured(0) == 128  # not measured yet
     assert attention.SHORT == 128
 
     def seconds(call: Any) -> float:
@@ -279,8 +279,8 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
 
     made: list[int] = []
     assert command.measure("cpu", seconds) == 64
-    assert attention.measured(0) == 64 and attention.SHORT == 128 and len(made) == 6
-    attention.measured.cache_clear()
+    assert devices.measured(0) == 64 and attention.SHORT == 128 and len(made) == 6
+    devices.measured.cache_clear()
 
 
 def test_causal_attention_and_padding_share_a_kernel(recorded, monkeypatch) -> None:
