@@ -51,9 +51,9 @@ def attend_forward(
     keys = head // repeat * room
     state = tile.parts_of(state_ptr, tl.num_programs(0) // blocks, n, e, blocks, key_blocks, SAVE)
     top_ptr, tau_ptr, list_ptr, flags_ptr = state
-    if MARKED:
-        if tl.load(tau_ptr + head * n + block * ROWS) != tile.FULL:
-            return
+    mark = tl.load(tau_ptr + head * n + block * ROWS) if MARKED else tile.FULL
+    if mark != tile.FULL:
+        return
     rows = block * ROWS + tl.arange(0, ROWS)
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
     inputs = lengths_ptr, spans_ptr, bias_ptr, at_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, row, key, factor, r  # fmt: skip

@@ -269,18 +269,60 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
     devices.measured.cache_clear()
     with monkeypatch.context() as without:
         without.setattr(attention, "SHORT", 0)
-        assert devices.measured(0) == 128  # not measured yet
+        assert devices.measured(0) == (128, False)  # not measured yet
     assert attention.SHORT == 128
 
     def seconds(call: Any) -> float:
         recorded.clear()
         call()
-        return {"short_forward": 1.0 if len(made) < 4 else 9.0, "attend_forward": 2.0}[made.append(0) or recorded[0]]
+        made.append(recorded[0])
+        return {"short_forward": 1.0 if len(made) < 5 else 9.0, "attend_forward": 2.0, "attend_listed": lists[0]}[
+            made[-1]
+        ]
 
-    made: list[int] = []
-    assert command.measure("cpu", seconds) == 64
-    assert devices.measured(0) == 64 and attention.SHORT == 128 and len(made) == 6
+    monkeypatch.setattr(command, "LENGTH", 4096)
+    lists = [1.0]
+    for expected in ((64, True), (64, False)):
+        made: list[str] = []
+        assert command.measure("cpu", seconds) == devices.measured(0) == expected
+        assert made == ["short_forward", "attend_forward"] * 3 + ["attend_listed", "attend_forward"] * 2
+        assert attention.SHORT == 128 and devices.LISTED is None
+        lists = [2.0]
     devices.measured.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "heads, n, dtype, alpha, expected",
+    [
+        (16, 16_384, torch.bfloat16, 2.0, 506),  # 97 places of a list take 16 x 64 x 97 / 2 bytes
+        (16, 16_384, torch.float16, 1.5, 381),
+        (64, 16_384, torch.bfloat16, 2.0, 528),  # four programs a multiprocessor
+        (16, 16_384, torch.bfloat16, 1.3, None),  # most lists would be full
+        (16, 16_384, torch.float32, 2.0, None),
+        (64, 2_000, torch.bfloat16, 2.0, None),
+        (1, 16_384, torch.bfloat16, 2.0, None),  # lists would take too much memory
+    ],
+)
+def test_lists_take_at_most_a_quarter_of_the_memory_of_the_input(heads, n, dtype, alpha, expected, monkeypatch) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    started: list[Any] = []
+    monkeypatch.setattr(
+        launcher, "instead", lambda kernel, *rest, **constants: started.append((kernel, rest, constants))
+    )
+    monkeypatch.setattr(devices, "measured", lambda *_: (128, True))
+    monkeypatch.setattr(devices, "multiprocessors", lambda *_: 132)
+    monkeypatch.setattr(triton, "capability", lambda *_: (9, 0))
+    with FakeTensorMode():
+        q = torch.empty(heads, n, 64, dtype=dtype, device="cuda")
+        attention.forward(q, q, q, alpha=alpha, scale=0.125, save=False)
+    kinds = [(kernel.fn.__name__, constants.get("MARKED")) for kernel, _, constants in started]
+    if expected is None:
+        assert kinds == [("attend_forward", False)]
+        return
+    assert kinds == [("attend_listed", None), ("attend_forward", True)]
+    programs, lists = started[0][1][0], started[0][1][14]
+    assert programs == expected and 4 * lists.nbytes <= 3 * q.nbytes
 
 
 def test_causal_attention_and_padding_share_a_kernel(recorded, monkeypatch) -> None:
