@@ -109,10 +109,14 @@ def infinite(q: Tensor, k: Tensor) -> None:
 
 @pytest.mark.parametrize("spoil", [equal, ascending, spoilt, infinite])
 def test_what_does_not_fit_on_lists_is_left_to_blocks(spoil: Callable[..., None], device, alone, monkeypatch) -> None:
-    """That is the first block of queries here. All bits of it are those of the kernels of blocks."""
+    """That is the first block of queries here. All bits of it are those of the kernels of blocks. Memory need not be zero before."""
     monkeypatch.setattr(devices, "PLACES", (KEYS, KEYS))
-    q, k, v = drawn(5, (1, ROWS + 4, 8), (1, 3 * KEYS + 4, 8), (1, 3 * KEYS + 4, 8))
+    q, k, v = drawn(5, (1, 2 * ROWS, 8), (1, 3 * KEYS + 4, 8), (1, 3 * KEYS + 4, 8))
     spoil(q, k)
+    empty = torch.empty
+    monkeypatch.setattr(
+        torch, "empty", lambda *size, **more: empty(*size, **more).view(torch.int8).fill_(1).view(torch.float32)
+    )
     q, k, v = (x.to(device) for x in (q, k, v))
     forward = partial(attention.forward, q, k, v, alpha=2.0, scale=0.25)
     assert (parts(forward()[1])[1][0, ::ROWS] == FULL).tolist() == [True, False]

@@ -154,12 +154,12 @@ def forward(
     if save and q.is_cuda and (id(start), q.device) not in _prepared:
         _prepared.add((id(start), q.device))
         prepare(q, k, v, saved)
-    given = q, k, v, *visible, out, state
+    tensors = q, k, v, *visible, out, state
     sizes = n, m, d, e, heads // max(groups, 1), room, *numbers
     if not small and (found := devices.lists(q, k, v, saved, start)) is not None:
         programs, listed, lists, start = found
-        listed.go(programs, *given, lists, *sizes, heads)
-    start.go(heads * blocks, *given, *sizes)
+        listed.go(programs, *tensors, lists, *sizes, heads)
+    start.go(heads * blocks, *tensors, *sizes)
     return out, saved if save else None
 
 
