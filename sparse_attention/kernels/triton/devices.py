@@ -5,15 +5,12 @@ from __future__ import annotations
 import functools
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import triton as rows
-
-if TYPE_CHECKING:
-    from .attention import Saved
 
 LONG = 2048  # from this many keys on, ``list_kernels`` may be faster
 LISTED: bool | None = (
@@ -48,10 +45,10 @@ def multiprocessors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 132
 
 
-def lists(q: Tensor, k: Tensor, v: Tensor, saved: Saved, start: rows.Starter) -> tuple[Any, ...] | None:
+def lists(q: Tensor, k: Tensor, v: Tensor, saved: Any, start: rows.Starter) -> tuple[Any, ...] | None:
     """The number of programs of ``list_kernels``, what starts them, memory for their lists, and what starts the rest; None if ``start`` does all.
 
-    Lists take at most a quarter of the memory of q, k and v. If that leaves a multiprocessor without a program, they are not taken.
+    saved: `attention.Saved`. Lists take at most a quarter of the memory of q, k and v. If that leaves a multiprocessor without a program, they are not taken.
     """
     heads, n, m, _ = saved.sizes
     own, half = start.constants, q.dtype != torch.float32

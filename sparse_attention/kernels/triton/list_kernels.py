@@ -1,13 +1,16 @@
-"""Attention of many keys: score each key once, and keep a list of those that may have weight.
+"""Attention of many keys: each key is scored once, and scores that may get weight are kept in a list.
 
-The mathematics, arguments and helpers are those of ``attention_kernels``, and so is what is written for the backward. A score is
-put on its row's list if it exceeds ``low``, a lower bound of the threshold of the keys seen so far. The threshold only increases
-with more keys, so the list has all keys of the support, and their Newton step is that of all keys. Whenever the number of
-blocks seen has doubled, a step raises the bound, and the list loses what is not above it any more. In the end, the values of the support are
-read row by row. A block of rows with a full list, or with NaN or +inf, is marked for `attend_forward`, which runs afterwards.
+The mathematics, arguments and helpers are those of ``attention_kernels``, and the backward reads what this kernel writes as if
+`attend_forward` had written it. Each query has a list in memory. A score is appended if it exceeds ``low``, a lower bound of the
+threshold of the keys seen so far. More keys only raise the threshold, so the list holds the whole support, and a Newton step over
+the list is one over all keys seen. Such a step raises the bound after 1, 2, 4, 8, ... blocks of keys (more often if alpha < 2), and
+scores that are no longer above it are removed. At the end, only the values of keys with weight are read.
 
-A list has PLACES places and CLASSES parts, one for each thread that has scores of the row: columns 2 c, 2 c + 1, 2 c + 8, ... are
-part c, since tensor cores give them to the same thread. Place i of a part is place ``i CLASSES + c`` of the list.
+A block of queries with a full list, or with NaN or +inf among its scores, is marked, and `attend_forward` computes it afterwards.
+
+A list of PLACES places has CLASSES parts. Columns 2 c, 2 c + 1, 2 c + 8, 2 c + 9, ... of a block of keys belong to part c, since
+tensor cores leave their scores to one thread, which can then append without asking others. A list alternates between CLASSES
+scores, one of each part, and their keys.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from . import attention_blocks as tile
 from .attention_blocks import SIZES
 
 CLASSES, DEEP = tl.constexpr(4), tl.constexpr(8)  # DEEP: places of a part that are read at once
-# Eight scores $1 to $8 of a part: those above the bound $9 go on its list, whose next place is place $10 behind the address $11, with the
-# keys $12 and after, while $13 places are left. Branches, since most scores of a warp are not above it.
+# Append those of the eight scores $1 to $8 that exceed the bound $9 to a part: $10 were appended at the address $11 before, of $13 that
+# fit; $12 is the key of $1. The result $0 counts all of them. All threads of a warp branch together, since most have none.
 APPEND = "{ .reg .pred p, q; .reg .b64 x; .reg .b32 i; mov.b32 $0, $10;"
 APPEND += " ".join(f"setp.gtu{'.or' if i else ''}.f32 p, ${1 + i}, $9{', p' if i else ''};" for i in range(8))
 APPEND += " vote.sync.any.pred q, p, -1; @!q bra.uni NONE;"
@@ -57,7 +60,7 @@ def halves(x):
 
 @triton.jit
 def columns_of(x):
-    """x [ROWS, KEYS] as a tuple of [ROWS, CLASSES], the columns of the classes in their order."""
+    """x [ROWS, KEYS] as a tuple: the first columns of all parts [ROWS, CLASSES], their second ones, and so on."""
     if x.shape[1] > 32:
         left, right = halves(x)
         return columns_of(left) + columns_of(right)
@@ -73,7 +76,7 @@ def columns_of(x):
 def appended(x, low, counts, to, room, first, KEYS: tl.constexpr):
     """Append the scores x (see `columns_of`) above low [ROWS, 1] of KEYS keys from ``first`` on; returns the new counts [ROWS, CLASSES].
 
-    to [ROWS, CLASSES] points to the place after the last one, and ``room`` places are left; counts go on when it is full.
+    counts [ROWS, CLASSES] were appended at the addresses ``to`` before, and ``room`` fit. Beyond that, scores are only counted.
     """
     for i in tl.static_range(0, KEYS // 4, 8):
         key = first + 4 * i + 2 * tl.arange(0, CLASSES)[None, :]
@@ -93,7 +96,7 @@ def appended(x, low, counts, to, room, first, KEYS: tl.constexpr):
 
 @triton.jit
 def listed(lists, i, counts, PLACES: tl.constexpr):
-    """The scores on lists in places from ``i CLASSES`` on [ROWS, DEEP CLASSES] (-inf behind their ends), where they are in memory, and which are there."""
+    """DEEP scores of each part of lists from place i on [ROWS, DEEP CLASSES], -inf where there are no more; their addresses; which exist."""
     ROWS: tl.constexpr = counts.shape[0]
     place = i + tl.arange(0, DEEP)[None, :, None]
     at = tl.arange(0, ROWS)[:, None, None] * (2 * PLACES) + place * (2 * CLASSES) + tl.arange(0, CLASSES)[None, None, :]
@@ -157,7 +160,11 @@ def attend_listed(
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
     KEYS: tl.constexpr, WIDE: tl.constexpr, SAVE: tl.constexpr, PLACES: tl.constexpr, SLOWER: tl.constexpr,
 ):  # fmt: skip
-    """What `attend_forward` writes. lists: room for ROWS lists of each program, float32 and int32 [PLACES]; the first keep the scores, the second the keys."""
+    """What `attend_forward` writes. A program handles one block of queries after another, the longest first.
+
+    lists: for each program, ROWS lists, then the bounds float32 [ROWS] and the numbers of scores int32 [ROWS] of these lists.
+    SLOWER: blocks are seen until there are 1 / SLOWER as many more; then the bounds rise.
+    """
     blocks = tl.cdiv(n, ROWS)
     key_blocks = tl.cdiv(m, KEYS)
     lists = lists_ptr + tl.program_id(0).to(tl.int64) * (2 * ROWS * (PLACES + 1))
