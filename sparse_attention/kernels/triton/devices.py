@@ -13,9 +13,8 @@ from torch import Tensor
 from .. import triton as rows
 
 LONG = 2048  # from this many keys on, ``list_kernels`` may be faster
-LISTED: bool | None = (
-    None  # whether they are taken, whatever memory they need; None: as `measured`, within the limit of `lists`
-)
+# Whether they are taken, whatever memory they need; None: if they were `measured` as faster, within the limits of `lists`
+LISTED: bool | None = None
 PLACES = (96, 128)  # of a list, for alpha = 2 and for others, of which more keys are in the support
 _LEAST = 1.4  # alpha, below which hundreds of keys are in the support of random scores, and most lists would be full
 
