@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sparse_attention as sa
 from sparse_attention.attention import composition, forms, reading
-from sparse_attention.kernels.triton import _INTERPRETED, attention, launcher
+from sparse_attention.kernels.triton import _INTERPRETED, attention, kinds, launcher
 from sparse_attention.kernels.triton.attention import Saved
 
 pytestmark = pytest.mark.gpu
@@ -57,15 +57,15 @@ TYPED = [(case, torch.float32) for case in CASES] + [(case, dtype) for case in C
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch) -> None:
     """Short sequences take the kernels of long ones, except in their own tests, whatever was measured on this device."""
-    attention._kind.cache_clear()  # of another test's blocks
-    monkeypatch.setattr(attention, "SHORT", 0)
-    monkeypatch.setattr(attention, "measured", lambda *_: 128)
+    kinds.kind.cache_clear()  # of another test's blocks
+    monkeypatch.setattr(kinds, "SHORT", 0)
+    monkeypatch.setattr(kinds, "measured", lambda *_: (128, False))
 
 
 @pytest.fixture
 def small_blocks(monkeypatch) -> None:
     """So that small inputs have several."""
-    monkeypatch.setattr(attention, "_block", lambda *_: (16, 16))
+    monkeypatch.setattr(kinds, "_block", lambda *_: (16, 16))
 
 
 def parts(saved: Saved) -> tuple[Tensor, Tensor, Tensor]:
@@ -103,7 +103,7 @@ def test_differences_may_be_of_two_tensors_on_the_gpu(device) -> None:
 @pytest.mark.parametrize("case, dtype", TYPED, ids=[f"{case[0]}, {case[1]:g}, {dtype}" for case, dtype in TYPED])
 def test_the_kernels_equal_the_composition(case, dtype, small, device, launched, monkeypatch) -> None:
     if _INTERPRETED:
-        monkeypatch.setattr(attention, "_block", lambda *_: (16, 16))
+        monkeypatch.setattr(kinds, "_block", lambda *_: (16, 16))
     name, alpha, H, G, n, m, d, e, causal, lengths = case
     q, k, v, g = drawn(m, (H, n, d), (G, m, d), (G, m, e), (H, n, e))
     k = k[:, :1].expand_as(k) if name == "ties" else k * 2.0**14 if name == "huge scores" else k
@@ -115,9 +115,8 @@ def test_the_kernels_equal_the_composition(case, dtype, small, device, launched,
     q, k, v, g = (x.to(dtype) for x in (q, k, v, g))
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     ours, lengths = [x.to(device).contiguous() for x in (q, k, v)], None if lengths is None else lengths.to(device)
-    monkeypatch.setattr(attention, "SHORT", 128 if small else 0)
-    monkeypatch.setattr(attention, "_LARGEST", dict.fromkeys(attention._LARGEST, 1 << 20))  # spills change no value
-    monkeypatch.setattr(attention, "_short", attention._short.__wrapped__)
+    monkeypatch.setattr(kinds, "SHORT", 128 if small else 0)
+    monkeypatch.setattr(kinds, "_LARGEST", dict.fromkeys(kinds._LARGEST, 1 << 20))  # spills change no value
     given = {"alpha": alpha, "scale": 0.25, "causal": causal, "lengths": lengths}
     out, saved = attention.forward(*ours, **given)
     found = (out, *attention.gradients(g.to(device), *ours, saved)[:3])
@@ -222,7 +221,7 @@ def test_every_public_form_takes_the_kernels(form, device, launched, monkeypatch
     (B, H, G, n, m), call = form
     tensors = [x.mT for x in drawn(n, (B, H, 8, n), (B, G, 8, m), (B, G, 6, m))]
     for first in (KERNELS,) if any(map(learnable, call.values())) else (KERNELS, SMALL_KERNELS):
-        monkeypatch.setattr(attention, "SHORT", 128 if first is SMALL_KERNELS else 0)
+        monkeypatch.setattr(kinds, "SHORT", 128 if first is SMALL_KERNELS else 0)
         launched.clear()
         errors = apart(tensors, device, torch.float32, **{"scale": 0.25} | call)
         assert launched[: len(first)] == first and ("attend_bias_backward" in launched) == ("bias" in call)

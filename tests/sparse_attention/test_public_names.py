@@ -13,7 +13,7 @@ import sparse_attention as sa
 from sparse_attention import registry
 
 # Modules that need the package they are written for.
-TRITON = ("attention_blocks", "attention_kernels", "rows", "short_kernels", "simplex", "structured")
+TRITON = ("attention_blocks", "attention_kernels", "list_kernels", "rows", "short_kernels", "simplex", "structured")
 NEEDS = {"integrations.transformers": "transformers"} | {f"kernels.triton.{name}": "triton" for name in TRITON}
 # Prints the modules that need more than torch, with what they need, and the number of modules.
 ALONE = "import warnings; warnings.simplefilter('ignore')  # torch misses numpy" + HEAD

@@ -10,6 +10,7 @@ import triton.language as tl
 SPARSEMAX, ENTMAX15, ANY, EACH = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
 PART, WHOLE = tl.constexpr(1), tl.constexpr(2)  # flags of blocks with support; in WHOLE blocks, all rows see all keys
 MASK = tl.constexpr(2)  # BIAS: 0 or 1, or this if it is a mask, uint8, nonzero = keep
+FULL = tl.constexpr(2.0)  # in place of thresholds: `list_kernels` leaves these rows to `attend_forward`
 SCALE, SLOPE, SINK = tl.constexpr(1), tl.constexpr(2), tl.constexpr(4)  # bits of FORMS
 SINGLE = tl.constexpr("tf32x3")  # products of float32: three of tensor cores, whose error is that of float32's own
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET", "0") not in ("", "0"))  # without machine instructions
@@ -115,6 +116,15 @@ def largest_of(a, b):
 
 
 @triton.jit
+def clear(flags, size):
+    """No block has support until it is seen."""
+    for j in range(0, size, CHUNK):
+        at = j + tl.arange(0, CHUNK)
+        tl.store(flags + at, tl.zeros([CHUNK], tl.int8), mask=at < size)
+    tl.debug_barrier()
+
+
+@triton.jit
 def live_blocks(flags_ptr, step, size, list_ptr):
     """Write the places of flags WHOLE to ``list_ptr``, then those of flags PART. Returns the number of the first, and of all."""
     count = 0
@@ -184,6 +194,32 @@ def blocks_seen(seen, m, KEYS: tl.constexpr):
     whole = (tl.max(start, 0) + KEYS - 1) // KEYS * KEYS
     whole_end = tl.maximum(tl.min(stop, 0) // KEYS * KEYS, whole)
     return least, end, tl.minimum(whole, end), tl.minimum(whole_end, end)
+
+
+@triton.jit
+def run_of(bounds, position, BIAS: tl.constexpr, PART: tl.constexpr, KEYS: tl.constexpr):
+    """The first key of a part of the blocks that rows see, the number of its blocks, and the turn of its first one.
+
+    Blocks in which something is hidden come first (before the whole ones, then behind them), then whole ones, backwards from the query's own
+    position: if nearby keys are the most similar, the bound is soon so high that most scores are below it. bounds: see `blocks_seen`.
+    """
+    least, end, whole, whole_end = bounds
+    first = least // KEYS * KEYS
+    if PART == 0:
+        begin, turns, turned = first, tl.cdiv(whole - first, KEYS), 0
+    elif PART == 1:
+        begin, turned = (first if BIAS else whole_end), 0
+        turns = tl.cdiv(end - begin, KEYS)
+    else:
+        begin, turns = whole, tl.cdiv(whole_end - whole, KEYS)
+        turned = tl.minimum(tl.maximum((position - whole) // KEYS, 0), tl.maximum(turns - 1, 0))
+    return begin, turns, turned
+
+
+@triton.jit
+def block_at(i, begin, turns, turned, PART: tl.constexpr, KEYS: tl.constexpr):
+    """The first key of block i of a part, see `run_of`."""
+    return begin + (tl.where(i <= turned, turned - i, turns + turned - i) if PART == 2 else i) * KEYS
 
 
 @triton.jit

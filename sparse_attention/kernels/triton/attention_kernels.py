@@ -33,15 +33,16 @@ def attend_forward(
     q_ptr, k_ptr, v_ptr, lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sinks_ptr, out_ptr, state_ptr,
     n, m, d, e, repeat, room, sees, per_head, size1, size2, s0, s1, s2, row, key, factor, r,
     RULE: tl.constexpr, SPANS: tl.constexpr, BIAS: tl.constexpr, FORMS: tl.constexpr, ROWS: tl.constexpr,
-    KEYS: tl.constexpr, WIDE: tl.constexpr, SAVE: tl.constexpr,
+    KEYS: tl.constexpr, WIDE: tl.constexpr, SAVE: tl.constexpr, MARKED: tl.constexpr,
 ):  # fmt: skip
     """out [H, n, e] from q [H, n, d], k [G, m, d] and v [G, m, e], of which groups are ``room`` rows apart.
 
-    The state, see `tile.parts_of`, gets the thresholds, the flags WHOLE or PART of the blocks in which some p is not 0, and with
-    SAVE the mean of v weighted by p^(2 - alpha), which the backward needs.
-    sees: 1 if causal, and with lengths, int64, twice the number of heads that share one. spans: int64 [1 or H, n, 2] (per_head is the step from one head to the next). The heads
-    of the bias have the shape [., size1, size2] and the steps s0, s1 and s2 in memory, its queries and keys row and key. scales: float32 [H, n], slopes and sinks [H], those that
-    FORMS names. One program handles ROWS queries of a head.
+        The state, see `tile.parts_of`, gets the thresholds, the flags WHOLE or PART of the blocks in which some p is not 0, and with
+        SAVE the mean of v weighted by p^(2 - alpha), which the backward needs.
+        sees: 1 if causal, and with lengths, int64, twice the number of heads that share one. spans: int64 [1 or H, n, 2] (per_head is
+    the step from one head to the next). The heads of the bias have the shape [., size1, size2] and the steps s0, s1 and s2 in memory, its
+    queries and keys row and key. scales: float32 [H, n], slopes and sinks [H], those that FORMS names. MARKED: only for blocks of
+    queries that ``list_kernels`` marked. One program handles ROWS queries of a head.
     """
     blocks = tl.cdiv(n, ROWS)
     key_blocks = tl.cdiv(m, KEYS)
@@ -49,22 +50,21 @@ def attend_forward(
     block = blocks - 1 - program % blocks  # with a causal mask, the longest blocks run first
     head = (program // blocks).to(tl.int64)
     keys = head // repeat * room
+    state = tile.parts_of(state_ptr, tl.num_programs(0) // blocks, n, e, blocks, key_blocks, SAVE)
+    top_ptr, tau_ptr, list_ptr, flags_ptr = state
+    mark = tl.load(tau_ptr + head * n + block * ROWS) if MARKED else tile.FULL
+    if mark != tile.FULL:
+        return
     rows = block * ROWS + tl.arange(0, ROWS)
     q = tile.rows_of(q_ptr, head * n, rows, 0, n, d, WIDE)
     inputs = lengths_ptr, spans_ptr, bias_ptr, r_ptr, scales_ptr, slopes_ptr, sees, per_head, (size1, size2, s0, s1, s2), row, key, factor, r  # fmt: skip
     form: tl.constexpr = (RULE, SPANS, BIAS, FORMS)
     seen, weights, _ = tile.head_of(inputs, head, rows, n, m, form)
-    least, end, whole, whole_end = tile.blocks_seen(seen, m, KEYS)
-    first = least // KEYS * KEYS
+    bounds = tile.blocks_seen(seen, m, KEYS)
     r = weights[5]
-    state = tile.parts_of(state_ptr, tl.num_programs(0) // blocks, n, e, blocks, key_blocks, SAVE)
-    top_ptr, tau_ptr, list_ptr, flags_ptr = state
     flags = flags_ptr + (head * blocks + block) * key_blocks
     live = list_ptr + (head * blocks + block) * key_blocks
-    for j in range(0, key_blocks, tile.CHUNK):  # no block has support until it is seen
-        at = j + tl.arange(0, tile.CHUNK)
-        tl.store(flags + at, tl.zeros([tile.CHUNK], tl.int8), mask=at < key_blocks)
-    tl.debug_barrier()
+    tile.clear(flags, key_blocks)
 
     LAYERS: tl.constexpr = 4 if RULE == tile.ENTMAX15 else 3
     one = tl.full([ROWS, KEYS], -float("inf"), tl.float32)
@@ -78,17 +78,10 @@ def attend_forward(
         sink = tl.load(sinks_ptr + head) / r + tl.zeros([ROWS], tl.float32)
         one = tl.where((tl.arange(0, KEYS) == 0)[None, :], sink[:, None], one)
         top = sink
-    # Blocks in which something is hidden come first, then whole ones, backwards from the query's own position: if nearby
-    # keys are the most similar, the bound is soon so high that most blocks are skipped.
     for part in tl.static_range(1 - (SPANS & (BIAS == 0)), 3 - (BIAS > 0)):
-        begin, turns, turned = first, tl.cdiv(whole - first, KEYS), 0
-        if part == 1:
-            begin, turns = (first if BIAS else whole_end), tl.cdiv(end - (first if BIAS else whole_end), KEYS)
-        if part == 2:
-            begin, turns = whole, tl.cdiv(whole_end - whole, KEYS)
-            turned = tl.minimum(tl.maximum((block * ROWS + m - n - whole) // KEYS, 0), tl.maximum(turns - 1, 0))
+        begin, turns, turned = tile.run_of(bounds, block * ROWS + m - n, BIAS, part, KEYS)
         for i in range(0, turns):
-            j = begin + (tl.where(i <= turned, turned - i, turns + turned - i) if part == 2 else i) * KEYS
+            j = tile.block_at(i, begin, turns, turned, part, KEYS)
             columns = j + tl.arange(0, KEYS)
             k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
             x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 2, form)
@@ -157,7 +150,7 @@ def attend_forward(
             k = tile.rows_of(k_ptr, keys, columns, 0, m, d, WIDE)
             x = tile.scores(q, k, rows, columns, n, m, seen, weights, part == 0, form)
             p, s = tile.powers(tile.excess(x, top[:, None], tau[:, None]), r, RULE)
-            v = tile.shown(tile.rows_of(v_ptr, keys, columns, least, end, e, WIDE), x, BIAS)
+            v = tile.shown(tile.rows_of(v_ptr, keys, columns, bounds[0], bounds[1], e, WIDE), x, BIAS)
             out = tl.dot(p.to(v.dtype), v, out, input_precision=tile.SINGLE)
             if SAVE:
                 s = s.to(v.dtype)

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import triton
 from torch import Tensor
 
 from sparse_attention.kernels import triton as rows
-from sparse_attention.kernels.triton import attention
+from sparse_attention.kernels.triton import attention, kinds
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}  # bytes of shared memory that a program can have
 STACK = 512  # bytes of a thread: more are registers spilled to memory
@@ -93,6 +94,11 @@ def attend(d: int, dtype: torch.dtype, alpha: float = 2.0, n: int = 256, **given
     attention.gradients(q, q, k, k, saved, given.get("bias"))
 
 
+def listed(label: str, call: Any) -> Iterator[Case]:
+    """The kernels of `launches` without those of the gradient."""
+    yield from (x for x in launches(f"{label}, lists", call) if not x.name.endswith("backward"))
+
+
 MAPPINGS = [(name, {"gamma": 1.0}) for name in ("softmax", "sparsemax")]
 MAPPINGS += [("entmax", {"alpha": 1.5}), ("entmax", {"alpha": 1.3}), ("pnormmax", {"p": 1.5, "gamma": 1.0})]
 MAPPINGS += [("sparsecone", {"q": 3.0}), ("sparsehourglass", {"q": 0.5})]
@@ -137,8 +143,13 @@ def attention_cases(capability: int = 90) -> Iterator[Case]:
         }
         for name, given in forms.items():
             yield from launches(f"{TYPES[dtype]} d={d} {name}", partial(attend, d, dtype, **given))
+    with patch.multiple(kinds, LISTED=True, LONG=1):
+        for d in WIDTHS:
+            yield from listed(f"bf16 d={d}", partial(attend, d, torch.bfloat16, causal=True))
+        for name, given in forms.items():
+            yield from listed(f"bf16 d=64 {name}", partial(attend, 64, torch.bfloat16, **given))
     for dtype in (torch.bfloat16, torch.float32):
-        for d, size in ((64, 1), (80, attention._DECODED[dtype]), (256, attention._DECODED[dtype])):
+        for d, size in ((64, 1), (80, kinds._DECODED[dtype]), (256, kinds._DECODED[dtype])):
             q, k = torch.empty(2 * size, 1, d, dtype=dtype), torch.empty(2, 256, d, dtype=dtype)
             forms = {} if d == 64 else {name: x[:, :1] if x.ndim > 1 else x for name, x in learned.items()}
             forms = {name: x.repeat_interleave(size, 0) for name, x in forms.items()}

@@ -17,13 +17,13 @@ def driver(monkeypatch) -> Iterator[Any]:
     from triton.runtime.driver import driver
 
     from sparse_attention.kernels import triton
-    from sparse_attention.kernels.triton import attention, launcher
+    from sparse_attention.kernels.triton import kinds, launcher
 
     monkeypatch.setattr(driver, "_active", None)
     monkeypatch.setattr(triton, "_INTERPRETED", False)
     monkeypatch.setattr(triton, "given_up", {})
     monkeypatch.setattr(launcher, "_starters", {})
-    for kept in (triton._plan, attention._of_kind, attention._kind, attention._starters_of_few):
+    for kept in (triton._plan, kinds._of_kind, kinds.kind, kinds.of_few):
         kept.cache_clear()
     monkeypatch.setattr(host.Launcher, "started", [])
     with sa.kernels.use("triton"):

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity, profile
 
 pytest.importorskip("triton", reason="triton is not installed")
 from test_direct import sides
-from test_launcher import compiles, kinds, weighted
+from test_launcher import compiles, known, weighted
 from test_triton import FREE
 
 import sparse_attention as sa
@@ -170,7 +170,7 @@ def test_threads_that_begin_with_the_same_and_with_other_kernels(driver, monkeyp
         thread.start()
     for thread in threads:
         thread.join()
-    assert not failed and len(host.Launcher.started) == many * len(blocks) and kinds() == 2 * len({*blocks})
+    assert not failed and len(host.Launcher.started) == many * len(blocks) and known() == 2 * len({*blocks})
     assert len({at.hash for at in host.Launcher.started}) == 2 * len({*blocks})
     monkeypatch.setattr(launcher, "_by_triton", by_triton)
     for block in blocks:
@@ -185,9 +185,9 @@ def test_a_fork_compiles_for_itself_and_launches_directly(driver) -> None:
         launcher._by_triton = by_triton  # for what it has compiled, and for what it has found
         for block in (32, 16):
             weighted(17, x, block=block)
-        os._exit(10 * kinds() + len(host.Launcher.started))
+        os._exit(10 * known() + len(host.Launcher.started))
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 24
-    assert kinds() == 1 and len(host.Launcher.started) == 1
+    assert known() == 1 and len(host.Launcher.started) == 1
 
 
 def test_a_fork_does_not_keep_the_lock_of_a_kernel(monkeypatch, tmp_path) -> None:
@@ -251,8 +251,8 @@ def test_autocast_changes_the_kind_only_by_the_dtype_of_its_inputs(driver) -> No
         torch.autograd.grad(out, leaves, torch.ones_like(out))  # outside: the backward needs no autocast
         hashes = [at.hash for at in host.Launcher.started]
         assert len(hashes) == 7 and hashes[:2] == hashes[2:4] and len({*hashes}) == 5
-        known = kinds()
-    assert known == kinds() == 5
+        known = known()
+    assert known == known() == 5
 
 
 @compiles

@@ -17,7 +17,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 import sparse_attention as sa
 from benchmarks import host
 from sparse_attention.kernels import triton
-from sparse_attention.kernels.triton import attention, launcher
+from sparse_attention.kernels.triton import attention, kinds, launcher
 
 compiles = pytest.mark.skipif(triton._INTERPRETED, reason="interpreted kernels cannot be compiled")
 
@@ -51,7 +51,7 @@ def test_a_launch_seen_before_starts_what_triton_would(driver, monkeypatch) -> N
     assert [at.values[0] for at in first[:3]] == [x.data_ptr(), x.data_ptr(), x[4:].data_ptr()]
 
 
-def kinds() -> int:
+def known() -> int:
     return sum(len(starter.starts) for starter in launcher._starters.values())
 
 
@@ -65,12 +65,12 @@ def test_a_new_size_is_no_new_kind(driver, monkeypatch) -> None:
         for mask in (None, torch.ones(i, 1, x.shape[-1], dtype=torch.bool), torch.ones(2 * i, 1, dtype=torch.bool)):
             sa.sparsemax(x, gamma=1.0 + i / 100, mask=mask)
     assert (
-        len(host.Launcher.started) == 87 and kinds() == len(started) == 3
+        len(host.Launcher.started) == 87 and known() == len(started) == 3
     )  # without a mask, with one that differs along the rows, and with another
     for n in range(17, 27, 3):
         tensors = [torch.zeros(1, 2, n, 16, requires_grad=True) for _ in range(3)]
         torch.autograd.grad(sa.sparse_attention(*tensors).sum(), tensors)
-    assert len(host.Launcher.started) == 95 and kinds() == len(started) == 5
+    assert len(host.Launcher.started) == 95 and known() == len(started) == 5
     monkeypatch.setattr(launcher.Starter, "go", None)  # which finds out the kind
     torch.autograd.grad(sa.sparse_attention(*tensors).sum(), tensors)
     sa.sparsemax(x, gamma=1.0 + i / 100)
@@ -140,7 +140,7 @@ def test_triton_3_6_is_started_by_its_inner_launcher(driver, monkeypatch) -> Non
     inner, launch = [], host.Launcher.launch
     monkeypatch.setattr("triton.__version__", "3.6.0")
     monkeypatch.setattr(host.Launcher, "launch", lambda self, *given: inner.append(self.name) or launch(self, *given))
-    kinds = launcher._starters
+    kept = launcher._starters
     monkeypatch.setattr(launcher, "_starters", {})
     x = torch.zeros(64)
     for _ in range(3):
@@ -148,14 +148,14 @@ def test_triton_3_6_is_started_by_its_inner_launcher(driver, monkeypatch) -> Non
     monkeypatch.setattr(host.Launcher, "profile_scratch_size", 8)
     for _ in range(2):
         weighted(17, torch.zeros(64, dtype=torch.float16))
-    assert inner == ["weighted_backward"] * 2 and len(host.Launcher.started) == 5 and kinds is not launcher._starters
+    assert inner == ["weighted_backward"] * 2 and len(host.Launcher.started) == 5 and kept is not launcher._starters
     assert len({at.programs for at in host.Launcher.started}) == 1
     assert host.Launcher.started[0][4][3:] == host.Launcher.started[2][4][3:]
 
 
 def test_functions_are_hashed_in_the_order_of_their_modules(monkeypatch) -> None:
     hashed: list[str] = []
-    kinds = {
+    parts = {
         name: type(name, (), {"cache_key": property(lambda self: hashed.append(type(self).__name__))}) for name in "abc"
     }
     helpers, kernels, others = (
@@ -163,11 +163,11 @@ def test_functions_are_hashed_in_the_order_of_their_modules(monkeypatch) -> None
     )
     others.__name__ = "triton.language"
     helpers.b, kernels.a, kernels.tile, kernels.c, others.z = (
-        kinds["b"](),
-        kinds["a"](),
+        parts["b"](),
+        parts["a"](),
         helpers,
-        kinds["c"](),
-        kinds["a"](),
+        parts["c"](),
+        parts["a"](),
     )
     kernels.tl = others
     for module in (helpers, kernels):
@@ -284,12 +284,12 @@ def test_the_kernels_of_the_gradient_are_prepared(given, recorded, monkeypatch) 
 
 def test_the_kernels_of_the_gradient_are_prepared_once(recorded, monkeypatch) -> None:
     """For kinds of calls that share them; a kind is of one device."""
-    monkeypatch.setattr(attention, "_prepared", set())
+    monkeypatch.setattr(kinds, "_prepared", set())
     told = []
     for device in (0, 1):
-        attention._kind.cache_clear()
-        kinds = [attention.forward(*[torch.ones(2, n, 8)] * 3, alpha=2.0, scale=1.0)[1].kind for n in (9, 8, 9)]
-        told.append([kind.unprepared(device) for kind in kinds])
+        kinds.kind.cache_clear()
+        found = [attention.forward(*[torch.ones(2, n, 8)] * 3, alpha=2.0, scale=1.0)[1].kind for n in (9, 8, 9)]
+        told.append([kind.unprepared(device) for kind in found])
     assert told == [[True, False, False]] * 2
 
 
@@ -317,21 +317,70 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
 
     monkeypatch.setattr(knobs.cache, "dir", str(tmp_path / "new"))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "H200")
-    attention.measured.cache_clear()
+    kinds.measured.cache_clear()
     with monkeypatch.context() as without:
-        without.setattr(attention, "SHORT", 0)
-        assert attention.measured(0) == 128  # not measured yet
-    assert attention.SHORT == 128
+        without.setattr(kinds, "SHORT", 0)
+        assert kinds.measured(0) == (128, False)  # not measured yet
+    assert kinds.SHORT == 128
+
+    def started(kernel: Any, programs: int, *arguments: Any, **constants: Any) -> None:
+        recorded.append(kernel.fn.__name__)
+        if recorded[-1] == "attend_listed":
+            arguments[10].fill_(wrong)  # the output
+        elif recorded[-1] == "attend_forward" and not constants["MARKED"]:
+            arguments[10].zero_()
+
+    monkeypatch.setattr(launcher, "instead", started)
 
     def seconds(call: Any) -> float:
         recorded.clear()
         call()
-        return {"short_forward": 1.0 if len(made) < 4 else 9.0, "attend_forward": 2.0}[made.append(0) or recorded[0]]
+        made.append(recorded[0])
+        return {"short_forward": 1.0 if len(made) < 5 else 9.0, "attend_forward": 2.0, "attend_listed": lists[0]}[
+            made[-1]
+        ]
 
-    made: list[int] = []
-    assert command.measure("cpu", seconds) == 64
-    assert attention.measured(0) == 64 and attention.SHORT == 128 and len(made) == 6
-    attention.measured.cache_clear()
+    monkeypatch.setattr(command, "LENGTH", 4096)
+    for wrong, *lists, listed in ((0.0, 1.0, True), (0.0, 2.0, False), (0.1, 1.0, False)):
+        made: list[str] = []
+        assert command.measure("cpu", seconds) == kinds.measured(0) == (64, listed)
+        assert made == ["short_forward", "attend_forward"] * 3 + ["attend_listed", "attend_forward"] * 2
+        assert kinds.SHORT == 128 and kinds.LISTED is None
+    kinds.measured.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "heads, n, dtype, alpha, expected",
+    [
+        (16, 16_384, torch.bfloat16, 2.0, 506),  # 97 places of a list take 16 x 64 x 97 / 2 bytes
+        (16, 16_384, torch.float16, 1.5, 381),
+        (64, 16_384, torch.bfloat16, 2.0, 528),  # four programs a multiprocessor
+        (16, 16_384, torch.bfloat16, 1.3, None),  # most lists would be full
+        (16, 16_384, torch.float32, 2.0, None),
+        (64, 2_000, torch.bfloat16, 2.0, None),
+        (1, 16_384, torch.bfloat16, 2.0, None),  # lists would take too much memory
+    ],
+)
+def test_lists_take_at_most_a_quarter_of_the_memory_of_the_input(heads, n, dtype, alpha, expected, monkeypatch) -> None:
+    from torch._subclasses import FakeTensorMode
+
+    started: list[Any] = []
+    monkeypatch.setattr(
+        launcher, "instead", lambda kernel, *rest, **constants: started.append((kernel, rest, constants))
+    )
+    monkeypatch.setattr(kinds, "measured", lambda *_: (128, True))
+    monkeypatch.setattr(kinds, "multiprocessors", lambda *_: 132)
+    monkeypatch.setattr(triton, "capability", lambda *_: (9, 0))
+    with FakeTensorMode():
+        q = torch.empty(heads, n, 64, dtype=dtype, device="cuda")
+        attention.forward(q, q, q, alpha=alpha, scale=0.125, save=False)
+    names = [(kernel.fn.__name__, constants.get("MARKED")) for kernel, _, constants in started]
+    if expected is None:
+        assert names == [("attend_forward", False)]
+        return
+    assert names == [("attend_listed", None), ("attend_forward", True)]
+    programs, lists = started[0][1][0], started[0][1][13]
+    assert programs == expected and 4 * lists.nbytes <= 3 * q.nbytes
 
 
 def test_causal_attention_and_padding_share_a_kernel(recorded, monkeypatch) -> None:

@@ -1,6 +1,8 @@
 """The GPU kernels without a GPU: interpreted on the CPU by the tests of tests/gpu, and compiled ahead of time."""
 
+import math
 import os
+import random
 import re
 import subprocess
 import sys
@@ -19,6 +21,7 @@ import ahead_of_time
 from sparse_attention.kernels.triton import attention
 
 FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or two_tensors or (form and sink and lengths and not bias)"
+FEW += " or (lists and (causal or cu_seqlens or equal or spoilt))"
 WAYS = [("1", FEW, r"\n\d+ passed, \d+ deselected")]
 WAYS += [pytest.param("0", "", r"\n\d+ skipped in", marks=pytest.mark.slow)]
 WAYS += [pytest.param("1", "", r"\n\d+ passed, \d+ skipped", marks=pytest.mark.slow)]
@@ -100,6 +103,67 @@ def test_kernels_start_on_the_device_of_their_tensors(monkeypatch) -> None:
     kernel = {(2,): lambda *given, **constants: entered.append((given, constants))}
     kernels.starter(kernel, BLOCK=16).go(2, x, 5)
     assert entered[0] == 1 and entered[1][0][1] == 5 and entered[1][1] == {"BLOCK": 16}
+
+
+OPERATIONS: dict[str, Any] = {
+    "mov.b32": lambda a: a,
+    "add.u32": lambda a, b: int(a) + int(b),
+    "mad.wide.u32": lambda a, b, c: a * int(b) + c,
+    "setp.lt.and.u32": lambda a, b, c: a < b and c,
+}
+
+
+def by_steps(text: str, lanes: list[dict[str, Any]]) -> dict[int, float]:
+    """Run the PTX of a warp whose lanes stay together; each lane has its registers. Returns what it stores, by address."""
+    program, labels, memory, at = [], {}, {}, 0
+    for part in re.sub(r"\.reg [^;]*;", "", text.strip("{ }")).split(";"):
+        for label in re.findall(r"(\w+):", part):
+            labels[label] = len(program)
+        program += [x for x in [part.rpartition(":")[2].strip()] if x]
+    while at < len(program):
+        guard, op, rest = re.fullmatch(r"(@!?\w+ )?(\S+) (.*)", program[at]).groups()
+        to, *of = rest.split(", ")
+        at += 1
+        voted = op.startswith("vote.sync.any") and any(lane[of[0]] for lane in lanes)
+        on = [lane for lane in lanes if not guard or lane[guard.strip("@! ")] != ("!" in guard)]
+        if op == "bra.uni":
+            assert len(on) in (0, len(lanes))
+            at = labels[to] if on else at
+            continue
+        for lane in on:
+            x = [lane.get(name, name) for name in of]
+            if op.startswith("setp.gtu"):
+                lane[to] = not x[0] <= x[1] or (".or." in op and x[2])
+            elif op.startswith("st.global"):
+                place = eval(to.strip("[]"), {}, lane)
+                assert place not in memory
+                memory[place] = x[0]
+            else:
+                lane[to] = voted if op.startswith("vote") else OPERATIONS[op](*x)
+    return memory
+
+
+def test_the_machine_instructions_of_lists_do_what_the_interpreter_does() -> None:
+    """The interpreter cannot run them; see `list_kernels.appended`."""
+    from sparse_attention.kernels.triton.list_kernels import APPEND
+
+    draw = random.Random(0)
+    for rate in [0.0, 0.01, 0.1, 0.5, 1.0] * 10:
+        lanes, expected, counts = [], {}, []
+        for lane in range(32):
+            scores = [1.5 if draw.random() < rate else draw.choice([1.0, 0.5, -math.inf]) for _ in range(8)]
+            scores[3] = draw.choice([scores[3], math.nan]) if rate else scores[3]
+            first, count, room = draw.randrange(1000), draw.randrange(12), draw.randrange(10)
+            registers = [None, *scores, 1.0, count, 10_000 * lane, first, room]
+            for key, x in zip((0, 1, 8, 9, 16, 17, 24, 25), scores):
+                if not x <= 1.0:
+                    at = 10_000 * lane + 32 * count
+                    expected |= {at: x, at + 16: first + key} if count < room else {}
+                    count += 1
+            lanes.append({f"${i}": x for i, x in enumerate(registers)})
+            counts.append(count)
+        assert str(dict(sorted(by_steps(APPEND.value, lanes).items()))) == str(expected)
+        assert [lane["$0"] for lane in lanes] == counts
 
 
 # The names of the kernels that they launch are in tests/gpu/test_gpu_rows.py.
