@@ -120,6 +120,9 @@ def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) 
 def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
     """The constants of a kernel whose warps have ``each`` entries: one warp has up to 16 short rows."""
     block = 1 << max(4, (n - 1).bit_length())
+    if few == 64:
+        rows = max(1, min(4, 256 // block))
+        return {"FEW": min(block, few // rows), "ROWS": rows, "BLOCK": min(block, 1024), "num_warps": 1}
     warps = min(32, max(1, block // each))
     tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, "num_warps": warps}
     if warps == 32:
@@ -245,7 +248,7 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    kernel, own = _of(1, f"{op}_forward", n, entries, _FEW, MASKED=masked)
+    kernel, own = _of(1, f"{op}_forward", n, entries, 64 if op == "fusedmax" else _FEW, MASKED=masked)
     back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
 
     def forward(x: Tensor, form: Form) -> Result:

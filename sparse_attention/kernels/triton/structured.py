@@ -13,11 +13,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from .rows import SIZES, most, scores_of, simplex_threshold, some, standing, tile, total
+from .rows import SIZES, most, scores_of, simplex_threshold, some, standing, tile, total, totals
 
-# The code of a position: its border to the one before it, if it is above a cut, if that is open, and 16 times its place.
-BORDER, RISES, FALLS, GAP = tl.constexpr(3), tl.constexpr(1), tl.constexpr(2), tl.constexpr(3)
-UP, OPEN, FAR = tl.constexpr(4), tl.constexpr(8), tl.constexpr(1 << 30)
+# Of a position in a piece of fusedmax: 0 inside it, else its neighbour beyond the border: lower, none, or higher. A code
+# has this for its left, in SIDE, and for its right, times 4; three flags; and its place in the row, times PLACE.
+SIDE, UP, OPEN, LOW, PLACE = tl.constexpr(3), tl.constexpr(16), tl.constexpr(32), tl.constexpr(64), tl.constexpr(128)
+FAR, FAR_PLACE = tl.constexpr(1 << 30), tl.constexpr(1 << 14)
 
 
 @triton.jit
@@ -82,91 +83,136 @@ def _most(a, b):
 
 
 @triton.jit
-def _nearest(x, carry):
-    """The minimum of x from each position on, and of ``carry``; and that of the row."""
-    x = tl.minimum(tl.associative_scan(x, 1, _least, reverse=True), carry)
-    return x, -most(-x)
+def _two(a, before, b, before2):
+    """The two largest numbers."""
+    return tl.maximum(a, b), tl.maximum(tl.minimum(a, b), tl.maximum(before, before2))
 
 
 @triton.jit
-def _first(codes, at, real, since):
-    """The first position of each position's piece; ``since`` where it began before these positions."""
-    begins = real & (tl.load(codes + at, mask=real, other=0) & BORDER != 0)
-    return tl.maximum(tl.associative_scan(tl.where(begins, at, 0), 1, _most), since)
+def _since(first, whole, first2, whole2):
+    return tl.maximum(first, first2), whole + whole2
 
 
 @triton.jit
-def _mean(sums, codes, begin, end, lam, real):
-    """Of pieces, (the sum of z + lam (higher - lower neighbours)) / size, and the neighbours: -1 is lower, 1 higher."""
-    before = tl.load(codes + begin, mask=real, other=0) & BORDER
-    behind = tl.load(codes + end, mask=real, other=0) & BORDER
-    left = tl.where(before == 0, 0, tl.where(before == FALLS, 1, -1))
-    right = tl.where(behind == 0, 0, tl.where(behind == RISES, 1, -1))
-    return (_sum(sums, begin, end, real) + lam * (left + right)) * _inverse(end - begin), left, right
+def _moved(count, begin, whole, count2, begin2, whole2):
+    """Numbers of positions, 4 times the last one that begins a piece, and sums."""
+    return count + count2, tl.maximum(begin, 4 * count + begin2), whole + whole2
 
 
 @triton.jit
-def _cut(sums, stops, codes, count, lam, slack, FEW: tl.constexpr):
-    """Mark in ``codes`` where the groups of ``count`` values begin, FEW at a time; ``stops`` gets where they end.
-
-    A piece between two borders, behind which the values are known to be higher or lower, has the mean t of `_mean`.
-    The positions with values above t solve a problem of two labels, whose messages are m' = clip(m + z - t, -lam, lam).
-    If there are none, the piece is constant, else it falls into pieces above t and pieces up to t. All pieces are cut
-    at once. Less the sum of z - t before it, a message is only clipped, so a scan of intervals computes all of them
-    without rounding. Positions that their messages do not decide are as the next one; the last one is always decided.
-    """
+def _project(values, codes, p_row, marks, count, FEW: tl.constexpr):
+    """The projection of ``count`` values, of which the highest is 0, onto the simplex, to their places; see `simplex_threshold`."""
     place = tl.arange(0, FEW)[None, :]
     longest = tl.max(tl.max(count, 1), 0)
-    looking = 1  # the first round cuts nothing, and finds the ends
-    cuts = 1
-    while cuts == 1:
-        cuts = looking
-        looking = 0
-        key_behind = 0 * count + FAR
-        stop_behind = count
-        j = (longest - 1) // FEW * FEW
-        while j >= 0:
-            at = j + place
-            real = at < count
-            code = tl.load(codes + at, mask=real, other=OPEN)
-            key, key_behind = _nearest(tl.where(code & OPEN != 0, FAR, 2 * at + (code // UP & 1)), key_behind)
-            code = (code & ~(UP | OPEN)) | (key & 1) * UP
-            tl.debug_barrier()
-            tl.store(codes + at, code, mask=real)
-            tl.debug_barrier()
-            following = tl.load(codes + at + 1, mask=at + 1 < count, other=GAP)
-            joined = real & (following & BORDER == 0)
-            cut = joined & ((following ^ code) & UP != 0)
-            tl.store(codes + at + 1, following + tl.where(following & UP != 0, RISES, FALLS), mask=cut)
-            stop, stop_behind = _nearest(tl.where(joined & ~cut, FAR, at + 1), stop_behind)
-            tl.store(stops + at, stop, mask=real)
-            cuts = tl.maximum(cuts, some(cut))
-            j -= FEW
-        tl.debug_barrier()
-        since = 0 * count
-        message = 0 * lam
+    tau, size = -1.0 + 0.0 * count, 0.0 * count
+    moving = count > 0
+    while some(moving) == 1:
+        mass, now = 0.0 * (count + place), 0.0 * (count + place)
         j = 0
-        while (j < longest) & (cuts == 1):
-            at = j + place
-            real = at < count
-            begin = _first(codes, at, real, since)
-            since = most(begin)
-            end = tl.load(stops + at, mask=real, other=FAR)
-            mean, left, right = _mean(sums, codes, begin, end, lam, real)
-            t = mean + slack
-            lower = _sum(sums, begin, at, real) - (at - begin).to(tl.float64) * t
-            low = tl.where(at == begin, lam * left, -lam - lower)
-            high = tl.where(at == begin, lam * left, lam - lower)
-            low, high = tl.associative_scan((low, high), 1, _clipped)
-            low = tl.minimum(tl.maximum(message, low), high)
-            message = total(tl.where(place == FEW - 1, low, 0.0))
-            s = low + _sum(sums, begin, at + 1, real) - (at + 1 - begin).to(tl.float64) * t
-            s = tl.where(at + 1 == end, s + lam * right, s)
-            decided = (at + 1 == end) | (s > lam) | (s <= -lam)
-            code = tl.load(codes + at, mask=real, other=0) & ~(UP | OPEN)
+        while j < longest:
+            d = tl.maximum(tl.load(values + j + place, mask=j + place < count, other=-1e9) - tau, 0.0)
+            mass, now = mass + d, now + tl.where(d > 0, 1.0, 0.0)
+            j += FEW
+        mass, now = totals(mass, now)
+        tau = tl.where(moving, tau + (mass - 1.0) / now, tau)
+        moving = moving & ((size == 0.0) | (now < size))
+        size = now
+    j = 0
+    while j < longest:
+        real = j + place < count
+        p = tl.maximum(tl.load(values + j + place, mask=real, other=-1e9) - tau, 0.0)
+        code = tl.load(codes + j + place, mask=real, other=0)
+        tl.store(p_row + code // PLACE, p, mask=real)
+        tl.store(marks + code // PLACE, _marks(code & SIDE != 0, p, count < 0), mask=real)
+        j += FEW
+
+
+@triton.jit
+def _piece(sums, starts, codes, at, real, behind, lam):
+    """Of positions from right to left, what `_cut` uses of their pieces. ``behind``: 4 times an end, see there."""
+    code = tl.load(codes + at, mask=real, other=0)
+    first = tl.load(starts + at, mask=real, other=0)
+    last = tl.where(code // 4 & SIDE != 0, 4 * at + 4 + (code // 4 & SIDE), FAR)
+    last = tl.minimum(tl.associative_scan(last, 1, _least), behind)
+    begin, end, left, right = first // 4, last // 4, (first & 3) - 2, (last & 3) - 2
+    share = _inverse(end - begin)
+    return code, begin, end, left, right, share, (_sum(sums, begin, end, real) + lam * (left + right)) * share, -most(-last)
+
+
+@triton.jit
+def _cut(sums, starts, codes, count, lam, low, moving, FEW: tl.constexpr):
+    """Cut the pieces of rows that are ``moving``, until each is a group or known to be off the support; returns their length.
+
+    sums: before each position. starts: 4 times the first position of its piece, plus the first one's code. A piece
+    between two borders, behind which the values are known to be higher or lower, has the mean
+    (sum of z + lam (higher - lower neighbours)) / size. The positions with values above t solve a problem of two labels,
+    whose messages are m' = clip(m + z - t, -lam, lam). With the mean as t, a piece without such positions is constant, else
+    it falls into pieces above t and pieces up to t. All pieces are cut at once. ``low`` is a bound of the projection's
+    threshold, which is at least mean - 1 / size: t is not less, and pieces below it are left out. Less the sum of z - t, a
+    message is only clipped, so a scan of intervals computes all of them without rounding. Messages come from the right.
+    Positions that they do not decide are as the one before; the first one is always decided.
+    """
+    place = tl.arange(0, FEW)[None, :]
+    slack = 1e-10 + 1e-10 * lam  # above what is lost by rounding
+    while some(moving) == 1:
+        longest = tl.max(tl.max(tl.where(moving, count, 0), 1), 0)
+        message = 0.0 * lam
+        behind = 0 * count + FAR
+        reach = low + 0.0 * place
+        j = 0
+        while j < longest:
+            at = count - 1 - j - place
+            real = moving & (at >= 0)
+            code, begin, end, left, right, share, mean, behind = _piece(sums, starts, codes, at, real, behind, lam)
+            reach = tl.where(real, tl.maximum(reach, mean - share - 1e4 * slack), reach)
+            t = tl.maximum(mean + slack, low)
+            beyond = _sum(sums, at + 1, end, real) - (end - 1 - at).to(tl.float64) * t
+            lower = tl.where(at + 1 == end, lam * right, -lam - beyond)
+            upper = tl.where(at + 1 == end, lam * right, lam - beyond)
+            lower, upper = tl.associative_scan((lower, upper), 1, _clipped)
+            lower = tl.minimum(tl.maximum(message, lower), upper)
+            message = total(tl.where(place == FEW - 1, lower, 0.0))
+            s = lower + _sum(sums, at, end, real) - (end - at).to(tl.float64) * t
+            s = tl.where(at == begin, s + lam * left, s)
+            decided = (at == begin) | (s > lam) | (s <= -lam)
+            code = code & ~(UP | OPEN | LOW) | tl.where(mean + slack <= low, LOW, 0)
             tl.store(codes + at, code | tl.where(decided, tl.where(s > 0, UP, 0), OPEN), mask=real)
             j += FEW
+        low = tl.max(reach, 1, keep_dims=True)
         tl.debug_barrier()
+        front, since, label = 0 * count, 0 * count, 0 * count - 1
+        before = 0.0 * lam
+        seen = 0 * place + 0 * count
+        j = 0
+        while j < longest:
+            at = j + place
+            real = moving & (at < count)
+            code = tl.load(codes + at, mask=real, other=OPEN)
+            after = tl.load(codes + at + 1, mask=moving & (at + 1 < count), other=OPEN)
+            z = _sum(sums, at, at + 1, real)
+            own = tl.where(code & OPEN != 0, -1, 2 * at + (code // UP & 1))
+            now, prior = tl.associative_scan((own, 0 * own - 1), 1, _two)
+            now, prior = tl.maximum(now, label), tl.maximum(prior, label)
+            label = most(now)
+            left = real & (code & (OPEN | SIDE) == 0) & ((prior ^ now) & 1 != 0)
+            right = real & (code // 4 & SIDE == 0) & (after & OPEN == 0) & ((after // UP ^ now) & 1 != 0)
+            code = code + tl.where(left, 1 + 2 * (prior & 1), 0) + tl.where(right, 4 + 8 * (after // UP & 1), 0)
+            keep = real & ((now & 1 != 0) | (code & LOW == 0))
+            first = tl.where(keep & (code & SIDE != 0), code & SIDE, -FAR)
+            z = tl.where(keep, z, 0.0)
+            held, first, running = tl.associative_scan((keep.to(tl.int32), first, z), 1, _moved)
+            first = tl.maximum(since, 4 * front + first)
+            tl.debug_barrier()
+            tl.store(codes + front + held - 1, code, mask=keep)
+            tl.store(starts + front + held - 1, first, mask=keep)
+            tl.store(sums + front + held, before + running, mask=keep)
+            tl.debug_barrier()
+            seen = seen | tl.where(left | right, 1, 0) | tl.where(keep & (code // 4 & SIDE == 0), 2, 0)
+            front, since, before = front + most(held), most(first), before + total(z)
+            j += FEW
+        count = tl.where(moving, front, count)
+        moving = moving & (most(seen & 1) + most(seen & 2) == 3)  # pieces were cut, and some have two positions
+    return count
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -174,56 +220,89 @@ def fusedmax_forward(
     x_ptr, mask_ptr, p_ptr, marks_ptr, work_ptr, rows, n, scale, lam, size1, size2, s0, s1, s2, s3,
     MASKED: tl.constexpr, FEW: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """p and its marks for ROWS rows of contiguous [R, n]. work: float64 [2, R, n + 1]. BLOCK: a power of two, at least n.
+    """p and its marks for ROWS rows of contiguous [R, n], BLOCK scores at a time. work: float64 [2, R, n + 1].
 
     The values of total variation differ from their scores by at most 2 lam, so the threshold of the projection is at
     least t = -1 - 2 lam, and scores below t - 2 lam have values below t. These are gaps. The rest moves to the front of
-    the memory, where a piece between gaps has lower neighbours, and is cut until each piece is constant.
+    the memory, where a piece between gaps has lower neighbours, and is cut FEW at a time.
     """
-    row, at, inside = tile(rows, n, ROWS, BLOCK)
+    row, place, _ = tile(rows, n, ROWS, BLOCK)
     apart = rows.to(tl.int64) * (n + 1)
     starts = (work_ptr + apart).to(tl.pointer_type(tl.int32)) + row * (n + 1)  # behind the sums of all rows
-    sums = work_ptr + row * (n + 1)
-    codes = starts + apart
-    p_row = p_ptr + row * n
-    marks = marks_ptr + row * n
-    x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
-    top, _, spoilt = standing(x)
-    keep = (x > -float("inf")) & ~spoilt
-    z = (x - top) * scale
-    up = keep & (z > -1.001 - 4.001 * lam)
-    tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
-    tl.store(marks + at, _marks(up, tl.where(up, 0.0, 0.0), spoilt), mask=inside)
-    lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
-    _apart(at)
-    place = tl.cumsum(up.to(tl.int32), 1) - 1
-    count = total(up.to(tl.int32))
-    tl.store(sums, 0.0 * lam64, mask=row < rows)
-    tl.store(sums + place + 1, tl.cumsum(tl.where(up, z, 0.0).to(tl.float64), 1), mask=up)
-    gone = tl.cumsum(keep.to(tl.int32), 1) - place  # by how many kept positions more than the one before it
-    tl.store(starts + place, gone, mask=up)
+    sums, codes, p_row, marks = work_ptr + row * (n + 1), starts + apart, p_ptr + row * n, marks_ptr + row * n
+    zero = tl.zeros([ROWS, 1], tl.int32)
+    lam64 = zero.to(tl.float64) + lam
+    low = -1.001 - 2.001 * lam64
+    top = zero.to(tl.float32) - float("inf")
+    for j in range(0, n, BLOCK):
+        inside = (row < rows) & (j + place < n)
+        x = scores_of(x_ptr, mask_ptr, row, j + place, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
+        top = tl.maximum(top, standing(x)[0])
+    spoilt = top == float("inf")
+    count, gone = zero, zero
+    for j in range(0, n, BLOCK):
+        at = j + place
+        inside = (row < rows) & (at < n)
+        x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
+        tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
+        tl.store(marks + at, tl.where(spoilt & inside, -2, -1).to(tl.int8), mask=inside)
+        keep = (x > -float("inf")) & ~spoilt
+        z = (x - top) * scale
+        up = keep & (z > -1.001 - 4.002 * lam)
+        held = tl.cumsum(tl.where(up, 1 << 16, tl.where(keep, 1, 0)), 1)  # those above, and the others
+        # With z its place and how many were left out before it: positions with the same number of these are neighbours.
+        record = (gone + (held & 0xFFFF)) * FAR_PLACE + at
+        record = (z.to(tl.int32, bitcast=True).to(tl.int64) << 32) | record.to(tl.int64)
+        tl.store(sums.to(tl.pointer_type(tl.int64)) + count + (held >> 16) - 1, record, mask=up)
+        held = most(held)
+        count, gone = count + (held >> 16), gone + (held & 0xFFFF)
     tl.debug_barrier()
-    gap = gone != tl.load(starts + place - 1, mask=up & (place > 0), other=1)
-    tl.store(codes + place, 16 * at + tl.where(gap, GAP, 0), mask=up)
-    more = total(keep.to(tl.int32)) - count >= gone
-    tl.store(codes + place + 1, tl.where(more, GAP, 0), mask=up & (place == count - 1))
-    slack = 1e-10 + 1e-10 * lam64  # above what is lost by rounding
+    few = tl.arange(0, FEW)[None, :]
+    longest = tl.max(tl.max(count, 1), 0)
+    records, scores = sums.to(tl.pointer_type(tl.int32)), sums.to(tl.pointer_type(tl.float32))
+    since, number, seen, whole = zero, zero, 0 * few + zero, 0.0 * lam64
+    j = 0
+    while j < longest:
+        at = j + few
+        real = at < count
+        own = tl.load(records + 2 * at, mask=real, other=0)
+        before = tl.load(records + 2 * at - 2, mask=real & (few > 0), other=0) // FAR_PLACE
+        before = tl.where(few > 0, before, number)
+        after = tl.load(records + 2 * at + 2, mask=at + 1 < count, other=0) // FAR_PLACE
+        after = tl.where(at + 1 < count, after, gone)
+        z = tl.load(scores + 2 * at + 1, mask=real, other=0.0).to(tl.float64)
+        mine = own // FAR_PLACE
+        left = tl.where(mine != before, 1, tl.where(at == 0, 2, 0))
+        right = tl.where(mine != after, 1, tl.where(at + 1 == count, 2, 0))
+        first, running = tl.associative_scan((tl.where(left != 0, 4 * at + left, 0), z), 1, _since)
+        first = tl.maximum(since, first)
+        tl.debug_barrier()
+        tl.store(codes + at, own % FAR_PLACE * PLACE + left + 4 * right, mask=real)
+        tl.store(starts + at, first, mask=real)
+        tl.store(sums + at, whole + running - z, mask=real)
+        tl.debug_barrier()
+        since, number, whole = most(first), most(mine), whole + total(z)
+        seen = seen | tl.where(real & (right == 0), 1, 0)
+        j += FEW
+    tl.store(sums + count, whole, mask=row < rows)
     tl.debug_barrier()
-    WHOLE: tl.constexpr = BLOCK if BLOCK <= 1024 else FEW  # wider rows would spill registers
-    if WHOLE > FEW:
-        if some(count > FEW) == 1:
-            _cut(sums, starts, codes, count, lam64, slack, WHOLE)
-        else:
-            _cut(sums, starts, codes, count, lam64, slack, FEW)
-    else:
-        _cut(sums, starts, codes, count, lam64, slack, FEW)
-    real = at < count
-    begin = _first(codes, at, real, 0 * count)
-    end = tl.load(starts + at, mask=real, other=FAR)
-    p = _projected(_mean(sums, codes, begin, end, lam64, real)[0], real)
-    source = tl.load(codes + at, mask=real, other=0) // 16
-    tl.store(p_row + source, p, mask=real)
-    tl.store(marks + source, _marks(at == begin, p, count < 0), mask=real)
+    count = _cut(sums, starts, codes, count, lam64, low, most(seen) == 1, FEW)
+    longest = tl.max(tl.max(count, 1), 0)
+    peak = 0.0 * lam64 - float("inf")
+    values = starts.to(tl.pointer_type(tl.float32))
+    for turn in range(2):  # the highest value, then all values less the highest
+        behind = zero + FAR
+        j = 0
+        while j < longest:
+            at = count - 1 - j - few
+            real = at >= 0
+            of = _piece(sums, starts, codes, at, real, behind, lam64)
+            mean, behind = of[6], of[7]
+            peak = tl.maximum(peak, most(tl.where(real, mean, -float("inf"))))
+            tl.store(values + at, (mean - peak).to(tl.float32), mask=real & (turn == 1))
+            j += FEW
+    tl.debug_barrier()
+    _project(values, codes, p_row, marks, count, FEW)
 
 
 @triton.jit
