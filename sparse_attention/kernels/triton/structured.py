@@ -67,9 +67,16 @@ def _projected(value, real):
 
 
 @triton.jit
+def _clip(x, low, high):
+    """By selections: they take a third of the instructions of minima and maxima in float64."""
+    x = tl.where(x < low, low, x)
+    return tl.where(x > high, high, x)
+
+
+@triton.jit
 def _clipped(low, high, low2, high2):
     """Clipping to [low, high] and then to [low2, high2] is clipping to one interval."""
-    return tl.minimum(tl.maximum(low, low2), high2), tl.minimum(tl.maximum(high, low2), high2)
+    return _clip(low, low2, high2), _clip(high, low2, high2)
 
 
 @triton.jit
@@ -170,7 +177,7 @@ def _cut(sums, starts, codes, count, lam, low, moving, FEW: tl.constexpr):
             lower = tl.where(at + 1 == end, lam * right, -lam - beyond)
             upper = tl.where(at + 1 == end, lam * right, lam - beyond)
             lower, upper = tl.associative_scan((lower, upper), 1, _clipped)
-            lower = tl.minimum(tl.maximum(message, lower), upper)
+            lower = _clip(message, lower, upper)
             message = total(tl.where(place == FEW - 1, lower, 0.0))
             s = lower + _sum(sums, at, end, real) - (end - at).to(tl.float64) * t
             s = tl.where(at == begin, s + lam * left, s)
@@ -240,8 +247,10 @@ def fusedmax_forward(
         top = tl.maximum(top, standing(x)[0])
     spoilt = top == float("inf")
     count, gone = zero, zero
-    for j in range(0, n, BLOCK):
-        at = j + place
+    PART: tl.constexpr = BLOCK if BLOCK < 256 else 256
+    part = tl.arange(0, PART)[None, :]
+    for j in range(0, n, PART):
+        at = j + part
         inside = (row < rows) & (at < n)
         x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
         tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
