@@ -248,7 +248,7 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    kernel, own = _of(1, f"{op}_forward", n, entries, 64 if op == "fusedmax" else _FEW, MASKED=masked)
+    kernel, own = _of(1, f"{op}_forward", n, entries, 64, MASKED=masked)
     back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
 
     def forward(x: Tensor, form: Form) -> Result:

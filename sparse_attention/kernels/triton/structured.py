@@ -28,13 +28,6 @@ def _marks(first, p, spoilt):
 
 
 @triton.jit
-def _apart(at):
-    """Keep loads of wide rows apart, since registers do not hold them all at once."""
-    if at.shape[1] > 4096:
-        tl.debug_barrier()
-
-
-@triton.jit
 def _inverse(count):
     """1 / count in float64, by a float32 division and a Newton step, since float64 divisions take ten times as long."""
     guess = (1.0 / count.to(tl.float32)).to(tl.float64)
@@ -48,22 +41,22 @@ def _sum(sums, begin, end, real):
 
 
 @triton.jit
-def _groups(begins, starts, count, real, at):
-    """The first position and the end of each position's group, and the number of the group, by ``starts`` in memory."""
-    number = tl.cumsum(begins.to(tl.int32), 1)
-    tl.debug_barrier()
-    tl.store(starts + number - 1, at + 0 * number, mask=begins)
-    tl.store(starts + number, count + 0 * number, mask=at == count - 1)
-    tl.debug_barrier()
-    return tl.load(starts + number - 1, mask=real, other=0), tl.load(starts + number, mask=real, other=FAR), number
+def _block(sums, starts, real):
+    """The means of blocks and where they begin, by ``starts`` of the blocks and the next ones."""
+    begin = tl.load(starts, mask=real, other=0).to(tl.int32)
+    end = tl.load(starts + 1, mask=real, other=1).to(tl.int32)
+    return _sum(sums, begin, end, real) * _inverse(end - begin), begin
 
 
 @triton.jit
-def _projected(value, real):
-    """The projection of a row's values onto the simplex; 0 elsewhere. Rows without a value are computed with zeros."""
-    y = tl.where(real, (value - most(tl.where(real, value, -float("inf")))).to(tl.float32), -1e9)
-    y = tl.where(most(real.to(tl.int32)) == 1, y, 0.0)
-    return tl.where(real, tl.maximum(y - simplex_threshold(y), 0.0), 0.0)
+def _highest(x_ptr, mask_ptr, row, place, rows, n, size1, size2, s0, s1, s2, s3, MASKED: tl.constexpr, BLOCK: tl.constexpr):
+    """The highest scores of rows, [ROWS, 1], as of `standing`."""
+    top = (0 * row).to(tl.float32) - float("inf")
+    for j in range(0, n, BLOCK):
+        inside = (row < rows) & (j + place < n)
+        x = scores_of(x_ptr, mask_ptr, row, j + place, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
+        top = tl.maximum(top, standing(x)[0])
+    return top
 
 
 @triton.jit
@@ -107,7 +100,7 @@ def _moved(count, begin, whole, count2, begin2, whole2):
 
 
 @triton.jit
-def _project(values, codes, p_row, marks, count, FEW: tl.constexpr):
+def _project(values, codes, p_row, marks, count, ORDERED: tl.constexpr, FEW: tl.constexpr):
     """The projection of ``count`` values, of which the highest is 0, onto the simplex, to their places; see `simplex_threshold`."""
     place = tl.arange(0, FEW)[None, :]
     longest = tl.max(tl.max(count, 1), 0)
@@ -130,7 +123,7 @@ def _project(values, codes, p_row, marks, count, FEW: tl.constexpr):
         p = tl.maximum(tl.load(values + j + place, mask=real, other=-1e9) - tau, 0.0)
         code = tl.load(codes + j + place, mask=real, other=0)
         tl.store(p_row + code // PLACE, p, mask=real)
-        tl.store(marks + code // PLACE, _marks(code & SIDE != 0, p, count < 0), mask=real)
+        tl.store(marks + (j + place if ORDERED else code // PLACE), _marks(code & SIDE != 0, p, count < 0), mask=real)
         j += FEW
 
 
@@ -240,11 +233,7 @@ def fusedmax_forward(
     zero = tl.zeros([ROWS, 1], tl.int32)
     lam64 = zero.to(tl.float64) + lam
     low = -1.001 - 2.001 * lam64
-    top = zero.to(tl.float32) - float("inf")
-    for j in range(0, n, BLOCK):
-        inside = (row < rows) & (j + place < n)
-        x = scores_of(x_ptr, mask_ptr, row, j + place, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
-        top = tl.maximum(top, standing(x)[0])
+    top = _highest(x_ptr, mask_ptr, row, place, rows, n, size1, size2, s0, s1, s2, s3, MASKED, BLOCK)
     spoilt = top == float("inf")
     count, gone = zero, zero
     PART: tl.constexpr = BLOCK if BLOCK < 256 else 256
@@ -311,20 +300,17 @@ def fusedmax_forward(
             tl.store(values + at, (mean - peak).to(tl.float32), mask=real & (turn == 1))
             j += FEW
     tl.debug_barrier()
-    _project(values, codes, p_row, marks, count, FEW)
+    _project(values, codes, p_row, marks, count, False, FEW)
 
 
 @triton.jit
-def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: tl.constexpr):
-    """The rest of `oscarmax_forward` for ``count`` scores, of which LANES is at least as many.
+def _sorted(keys, apart, count, FEW: tl.constexpr):
+    """Sort ``count`` keys in decreasing order, by a bitonic network; returns 0 or ``apart``: keys + that are sorted.
 
-    keys: int64, the score's bits in the order of numbers, then the complement of its place. A bitonic network sorts
-    them. It compares in one direction only, so that what is behind ``count`` needs no memory; its steps read and write
-    keys and keys + apart in turn.
+    It compares in one direction only, so that what is behind ``count`` needs no memory; its steps read and write keys and
+    keys + apart in turn.
     """
-    at = tl.arange(0, LANES)[None, :]
-    real = at < count
-    key = tl.load(keys + at, mask=real, other=0)
+    place = tl.arange(0, FEW)[None, :]
     longest = tl.max(tl.max(count, 1), 0)
     here = apart * 0
     size = 2
@@ -332,39 +318,22 @@ def _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam, LANES: t
         step = size - 1
         following = size // 4
         while step > 0:
-            partner = at ^ step
-            both = real & (partner < count)
-            other = tl.load(keys + here + partner, mask=both, other=0)
-            key = tl.where(both & ((partner > at) == (other > key)), other, key)
+            j = 0
+            while j < longest:
+                at = j + place
+                partner = at ^ step
+                both = (at < count) & (partner < count)
+                key = tl.load(keys + here + at, mask=at < count, other=0)
+                other = tl.load(keys + here + partner, mask=both, other=0)
+                key = tl.where(both & ((partner > at) == (other > key)), other, key)
+                tl.store(keys + (apart - here) + at, key, mask=at < count)
+                j += FEW
             here = apart - here
-            tl.store(keys + here + at, key, mask=real)
             tl.debug_barrier()
             step = following
             following = following // 2
         size = size * 2
-    bits = (key >> 32).to(tl.int32)
-    score = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True).to(tl.float64)
-    source = 0x7FFFFFFF - (key & 0x7FFFFFFF).to(tl.int32)
-    lifted = tl.where(real, score + lam * (at + 1), 0.0)
-    tl.debug_barrier()
-    tl.store(sums, 0.0 * lam, mask=count > 0)
-    tl.store(sums + 1 + at, tl.cumsum(lifted, 1), mask=real)
-    tl.store(order + at, source.to(tl.int16), mask=real)
-    begins = real
-    merged = 1
-    while merged == 1:
-        begin, end, number = _groups(begins, starts, count, real, at)
-        previous = tl.load(starts + number - 2, mask=real & (number > 1), other=0)
-        mean = _sum(sums, begin, end, real) * _inverse(end - begin)
-        _apart(at)
-        before = _sum(sums, previous, begin, real) * _inverse(tl.maximum(begin - previous, 1))
-        pooled = begins & (number > 1) & (mean > before)
-        begins = begins & ~pooled
-        merged = some(pooled)
-    begin, end, _ = _groups(begins, starts, count, real, at)
-    p = _projected(_sum(sums, begin, end, real) * _inverse(end - begin), real)
-    tl.store(marks + at, _marks(begins, p, count < 0), mask=real)
-    tl.store(p_row + tl.load(order + at, mask=real, other=0), p, mask=real)
+    return here
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -374,38 +343,121 @@ def oscarmax_forward(
 ):  # fmt: skip
     """p, its marks and the order of the scores for ROWS rows. work: float64 [2, R, n + 1], of which a program uses its rows alone.
 
-    A score is pulled down by at most lam (n - 1), so only those above top - 1 - lam (n - 1) can be in the support, and
-    the others, which are behind them, do not change them. With s in decreasing order, ``s_i + lam i`` is pooled until
-    the result decreases (isotonic regression). All violations are pooled at once, since two adjacent blocks in the
-    wrong order always end up in one block. Up to FEW scores are handled by fewer threads.
+    A score is pulled down by at most lam (c - 1), where c scores are left. So only those above top - 1 - lam (c - 1) can be
+    in the support, and the others, which are behind them, do not change them. With s in decreasing order, ``s_i + lam i``
+    is pooled until the result decreases (isotonic regression). All violations are pooled at once, since two adjacent blocks
+    in the wrong order always end up in one block. If all scores are above top - lam c / 2, they are one block, in any order.
     """
-    row, at, inside = tile(rows, n, ROWS, BLOCK)
+    row, place, _ = tile(rows, n, ROWS, BLOCK)
+    PART: tl.constexpr = BLOCK if BLOCK < 256 else 256
+    part, few = tl.arange(0, PART)[None, :], tl.arange(0, FEW)[None, :]
     apart = rows.to(tl.int64) * (n + 1)
-    sums = work_ptr + row * (n + 1)
-    starts = (sums + apart).to(tl.pointer_type(tl.int32))  # where the row's own keys were
-    order = order_ptr + row * n
-    marks = marks_ptr + row * n
-    p_row = p_ptr + row * n
-    x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
-    top, _, spoilt = standing(x)
-    z = tl.where((x > -float("inf")) & ~spoilt, (x - top) * scale, -float("inf"))
-    keep = z > -1.001 - lam * n
-    count = total(keep.to(tl.int32))
-    upto = tl.cumsum(keep.to(tl.int32), 1)
-    _apart(at)
-    bits = (z + 0.0).to(tl.int32, bitcast=True)  # one zero
-    bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-    keys = sums.to(tl.pointer_type(tl.int64))
-    tl.store(keys + upto - 1, (bits.to(tl.int64) << 32) | (0x7FFFFFFF - at).to(tl.int64), mask=keep)
-    tl.store(order + count + (at - upto), (at + 0 * upto).to(tl.int16), mask=inside & ~keep)
-    tl.store(marks + at, _marks(keep, tl.where(keep, 0.0, 0.0), spoilt), mask=inside)
-    tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
+    keys = (work_ptr + row * (n + 1)).to(tl.pointer_type(tl.int64))
+    order, marks, p_row = order_ptr + row * n, marks_ptr + row * n, p_ptr + row * n
+    zero = tl.zeros([ROWS, 1], tl.int32)
+    lam64 = zero.to(tl.float64) + lam
+    top = _highest(x_ptr, mask_ptr, row, place, rows, n, size1, size2, s0, s1, s2, s3, MASKED, BLOCK)
+    spoilt = top == float("inf")
+    left = zero
+    for j in range(0, n, BLOCK):
+        inside = (row < rows) & (j + place < n) & ~spoilt
+        x = scores_of(x_ptr, mask_ptr, row, j + place, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
+        left += total(((x - top) * scale > -1.001 - lam * n).to(tl.int32))
+    count, least = zero, zero.to(tl.float32)
+    for j in range(0, n, PART):
+        at = j + part
+        inside = (row < rows) & (at < n)
+        x = scores_of(x_ptr, mask_ptr, row, at, inside, n, size1, size2, s0, s1, s2, s3, MASKED)
+        tl.store(p_row + at, tl.where(spoilt & inside, float("nan"), 0.0), mask=inside)
+        tl.store(marks + at, tl.where(spoilt & inside, -2, -1).to(tl.int8), mask=inside)
+        z = (x - top) * scale
+        keep = (z > -1.001 - lam * left) & ~spoilt
+        upto = count + tl.cumsum(keep.to(tl.int32), 1)
+        bits = (z + 0.0).to(tl.int32, bitcast=True)  # one zero
+        bits = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        tl.store(keys + upto - 1, (bits.to(tl.int64) << 32) | (0x7FFFFFFF - at).to(tl.int64), mask=keep)
+        tl.store(order + n - 1 - (at - upto), (at + 0 * upto).to(tl.int16), mask=inside & ~keep)
+        count = most(upto)
+        least = tl.minimum(least, -most(tl.where(keep, -z, 0.0)))
     tl.debug_barrier()
-    lam64 = tl.zeros([ROWS, 1], tl.float64) + lam
-    if (FEW == BLOCK) | (some(count > FEW) == 0):
-        _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, FEW)
-    else:
-        _pooled(sums, starts, keys, apart, p_row, order, marks, count, lam64, BLOCK)
+    one = least > -0.4999 * lam * count
+    here = apart * 0
+    if some(~one) == 1:
+        here = _sorted(keys, apart, count, FEW)
+    sums = (keys + (apart - here)).to(tl.pointer_type(tl.float64))
+    codes = (keys + here).to(tl.pointer_type(tl.int32))
+    starts = (codes + n + 1).to(tl.pointer_type(tl.int16))  # of blocks, two lists in turn
+    longest = tl.max(tl.max(count, 1), 0)
+    whole = 0.0 * lam64
+    j = 0
+    while j < longest:
+        at = j + few
+        key = tl.load(keys + here + at, mask=at < count, other=0)
+        bits = (key >> 32).to(tl.int32)
+        score = tl.where(bits < 0, bits ^ 0x7FFFFFFF, bits).to(tl.float32, bitcast=True).to(tl.float64)
+        lifted = tl.where(at < count, score + lam64 * (at + 1), 0.0)
+        tl.store(sums + at, whole + tl.cumsum(lifted, 1) - lifted, mask=at < count)
+        tl.store(order + at, (0x7FFFFFFF - (key & 0x7FFFFFFF)).to(tl.int16), mask=at < count)
+        whole += total(lifted)
+        j += FEW
+    tl.store(sums + count, whole, mask=row < rows)
+    tl.debug_barrier()
+    j = 0
+    while j < longest:
+        at = j + few
+        tl.store(codes + at, tl.load(order + at, mask=at < count, other=0).to(tl.int32) * PLACE, mask=at < count)
+        tl.store(starts + at, tl.where(one & (at > 0), count, at + 0 * count).to(tl.int16), mask=at < count)
+        j += FEW
+    tl.store(starts + count, count.to(tl.int16), mask=row < rows)
+    blocks = tl.where(one & (count > 0), 1, count)
+    using = 0 * n
+    merged = 1
+    while merged == 1:
+        tl.debug_barrier()
+        merged = 0
+        most_blocks = tl.max(tl.max(blocks, 1), 0)
+        front = zero
+        j = 0
+        while j < most_blocks:
+            real = j + few < blocks
+            mean, begin = _block(sums, starts + using + j + few, real)
+            before, earlier = _block(sums, starts + using + j + few - 1, real & (j + few > 0))
+            pooled = real & (j + few > 0) & (mean > before)
+            held = front + tl.cumsum((real & ~pooled).to(tl.int32), 1)
+            tl.store(starts + (n + 1 - using) + held - 1, begin.to(tl.int16), mask=real & ~pooled)
+            front = most(held)
+            merged = tl.maximum(merged, some(pooled))
+            j += FEW
+        tl.store(starts + (n + 1 - using) + front, count.to(tl.int16), mask=row < rows)
+        using = n + 1 - using
+        blocks = front
+    tl.debug_barrier()
+    peak, begin_of_first = _block(sums, starts + using, count > 0)
+    values = sums.to(tl.pointer_type(tl.float32))
+    most_blocks = tl.max(tl.max(blocks, 1), 0)
+    j = 0
+    while j < most_blocks:
+        real = j + few < blocks
+        mean, begin = _block(sums, starts + using + j + few, real)
+        code = tl.load(codes + begin, mask=real, other=0)
+        tl.debug_barrier()
+        tl.store(values + begin, (mean - peak).to(tl.float32), mask=real)
+        tl.store(codes + begin, code + 1, mask=real)
+        tl.debug_barrier()
+        j += FEW
+    since = zero
+    j = 0
+    while j < longest:
+        at = j + few
+        code = tl.load(codes + at, mask=at < count, other=0)
+        begin = tl.maximum(tl.associative_scan(tl.where(code & SIDE != 0, at + 0 * code, 0), 1, _most), since)
+        value = tl.load(values + begin, mask=at < count, other=0.0)
+        since = most(begin)
+        tl.debug_barrier()
+        tl.store(values + at, value, mask=at < count)
+        tl.debug_barrier()
+        j += FEW
+    _project(values, codes, p_row, marks, count, True, FEW)
 
 
 @triton.jit(do_not_specialize=["rows"])
