@@ -248,7 +248,7 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    kernel, own = _of(1, f"{op}_forward", n, entries, 64, MASKED=masked)
+    kernel, own = _of(1, "grouped_forward", n, entries, 64, ORDERED=ordered, MASKED=masked)
     back, own_back = _of(1, "grouped_backward", n, _OSCAR, ORDERED=ordered)
 
     def forward(x: Tensor, form: Form) -> Result:
@@ -257,7 +257,7 @@ def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: 
         saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
         programs, mask = -(-rows // own), x if bits is None else bits
-        kernel.go(programs, x, mask, p, *saved, work, rows, n, scale, lam, *layout)
+        kernel.go(programs, x, mask, p, marks, saved[-1], work, rows, n, scale, lam, *layout)
         return p, saved
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
