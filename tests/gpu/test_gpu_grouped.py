@@ -9,7 +9,7 @@ import sparse_attention as sa
 pytestmark = pytest.mark.gpu
 # Lengths, and lambda. Differences of the scores below are no fractions of them: the groups are unique.
 FEW = ((19,), (0.307,))
-MANY = ((1, 2, 33, 50, 300), (0.0, 0.0137, 0.107, 0.53, 21.3, 1e6))
+MANY = ((1, 2, 33, 50, 130), (0.0, 0.0137, 0.107, 0.53, 21.3, 1e6))
 
 
 def hard(n: int) -> Tensor:
@@ -46,7 +46,7 @@ def test_hard_rows_equal_the_reference(name, lengths, lams, device, launched) ->
             lam = float(torch.tensor(lam))  # in float32, as in the kernels
             for mask in (None, torch.rand(x.shape) > 0.3):
                 compare(name, x, mask, lam, device)
-    assert launched[-2:] == [f"{name}_forward", "grouped_backward"]
+    assert launched[-2:] == ["grouped_forward", "grouped_backward"]
 
 
 @pytest.mark.parametrize("lam", [0.1, 30.0, 50.0])

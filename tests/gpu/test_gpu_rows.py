@@ -20,8 +20,8 @@ MAPPINGS = [
     ("sparsegen_lin", {"lam": 0.3}, SIMPLEX, WEIGHTED),
     ("sparsecone", {"q": 3.0}, SIMPLEX, "cone_backward"),
     ("sparsehourglass", {"q": 0.5}, SIMPLEX, "cone_backward"),
-    ("fusedmax", {"lam": 0.1, "gamma": 0.7}, "fusedmax_forward", GROUPED),
-    ("oscarmax", {"lam": 0.05, "gamma": 0.7}, "oscarmax_forward", GROUPED),
+    ("fusedmax", {"lam": 0.1, "gamma": 0.7}, "grouped_forward", GROUPED),
+    ("oscarmax", {"lam": 0.05, "gamma": 0.7}, "grouped_forward", GROUPED),
 ]
 SHAPES = [(5, 3, 1), (64, 1, 25), (16, 8, 50), (7, 2, 128), (4, 2, 1000), (2, 1, 4096)]
 LONGER = {"pnormmax": [(2, 1, 9000)]}  # its backward takes 8,192 scores at a time

@@ -24,12 +24,11 @@ from ..native.attention_shape import joined
 from ..reference import OPS as REFERENCE
 from .launcher import LaunchFailed, Starter, no_lengths, starter
 
-_LONGEST, _LONGEST_GROUPED = 32768, 8192  # longer rows of fusedmax and oscarmax would take minutes to compile
+_LONGEST, _LONGEST_GROUPED = 32768, 8192  # the backward of fusedmax and oscarmax keeps a row in registers
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") not in ("", "0")
 _SEEN = 1000  # numbers of rows, for each kernel
-# Entries of a warp, and how many entries of a row are handled by fewer threads (four times as many in rows above 1,024).
-_FUSED, _OSCAR, _FEW = 128, 256, 256
+_FEW, _BACK = 64, 256  # entries of a warp of fusedmax and oscarmax at a time, and in the backward
 
 Result = tuple[Tensor, tuple[Tensor, ...]]
 
@@ -119,13 +118,16 @@ def _layout(sizes: Sequence[int], strides: Sequence[int], shape: Sequence[int]) 
 
 @functools.lru_cache(512)
 def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
-    """The constants of a kernel whose warps have ``each`` entries: one warp has up to 16 short rows."""
+    """The constants of a kernel whose warps have ``each`` entries, or one warp that takes ``few`` entries at a time."""
     block = 1 << max(4, (n - 1).bit_length())
+    if few:
+        rows = max(1, min(4, 256 // block))
+        return {"FEW": few // rows, "ROWS": rows, "BLOCK": min(block, 1024), "num_warps": 1, "maxnreg": 96}
     warps = min(32, max(1, block // each))
     tile = {"ROWS": max(1, min(16, each // block)), "BLOCK": block, "num_warps": warps}
     if warps == 32:
         tile["maxnreg"] = 64  # all that 1,024 threads can have; Triton 3.9 would take half of them
-    return {"FEW": min(few if block <= 1024 else 4 * few, block), **tile} if few else tile
+    return tile
 
 
 class _Launch(dict[Any, Callable[..., None]]):
@@ -265,11 +267,11 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
     return _project(n, masked, rule, 1.0, q, keep=True), backward
 
 
-def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
-    """fusedmax and oscarmax, by kernels whose warps have so many entries; only the second sorts."""
+def _grouped(op: str, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
+    """fusedmax and oscarmax; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    launch = _Launch(1, f"{op}_forward", n, scale, lam, each=entries, few=_FEW, MASKED=masked)
-    back = _Launch(1, "grouped_backward", n, scale, each=_OSCAR, ORDERED=ordered)
+    launch = _Launch(1, "grouped_forward", n, scale, lam, few=_FEW, ORDERED=ordered, MASKED=masked)
+    back = _Launch(1, "grouped_backward", n, scale, each=_BACK, ORDERED=ordered)
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
@@ -277,7 +279,9 @@ def _grouped(op: str, entries: int, n: int, masked: bool, *, lam: float, gamma: 
         saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
         tensors = (x, p, *saved, work) if bits is None else (x, bits, p, *saved, work)
-        launch[rows, dtype, layout, (0, *range(bits is not None, len(tensors)))](*tensors)
+        first = 0 if bits is None else 1
+        order = 0, first, first + 1, first + 2, first + 2 + ordered, first + 3 + ordered
+        launch[rows, dtype, layout, order](*tensors)
         return p, saved
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
@@ -297,8 +301,8 @@ _MAKE: dict[str, Callable[..., Pair]] = {
     "pnormmax": _pnormmax,
     "sparsecone": functools.partial(_cone, "CONE"),
     "sparsehourglass": functools.partial(_cone, "HOURGLASS"),
-    "fusedmax": functools.partial(_grouped, "fusedmax", _FUSED),
-    "oscarmax": functools.partial(_grouped, "oscarmax", _OSCAR),
+    "fusedmax": functools.partial(_grouped, "fusedmax"),
+    "oscarmax": functools.partial(_grouped, "oscarmax"),
 }
 _GROUPED = ("fusedmax", "oscarmax")
 OPS = {op: Kernel(op) for op in _MAKE}

@@ -251,8 +251,8 @@ def test_autocast_changes_the_kind_only_by_the_dtype_of_its_inputs(driver) -> No
         torch.autograd.grad(out, leaves, torch.ones_like(out))  # outside: the backward needs no autocast
         hashes = [at.hash for at in host.Launcher.started]
         assert len(hashes) == 7 and hashes[:2] == hashes[2:4] and len({*hashes}) == 5
-        known = known()
-    assert known == known() == 5
+        many = known()
+    assert many == known() == 5
 
 
 @compiles

@@ -80,8 +80,9 @@ def test_a_new_size_is_no_new_kind(driver, monkeypatch) -> None:
 @compiles
 def test_rows_of_one_plan_differ_in_dtypes(driver, monkeypatch) -> None:
     kernel, x = triton.OPS["sparsemax"], torch.zeros(5, 40).half()
-    wide = [triton.form(None, dtype, x.shape) for dtype in (torch.float16, torch.float32)]
-    calls = [partial(kernel.forward, x, form, gamma=1.0) for form in wide]
+    dtypes, mask = (torch.float16, torch.float32), torch.ones(40, dtype=torch.bool)
+    wide, masked = ([triton.form(keep, dtype, x.shape) for dtype in dtypes] for keep in (None, mask))
+    calls = [partial(kernel.forward, x, form, gamma=1.0) for form in (*wide, *masked)]
     calls += [partial(kernel.backward, g, x, (), form, gamma=1.0) for g in (x, x.float()) for form in wide]
     for call in calls * 2:
         call()
@@ -89,7 +90,15 @@ def test_rows_of_one_plan_differ_in_dtypes(driver, monkeypatch) -> None:
     for call in calls:
         call()
     hashes = [at.hash for at in host.Launcher.started]
-    assert hashes[:6] == hashes[6:12] == hashes[12:] and len({*hashes}) == 6
+    assert hashes[:8] == hashes[8:16] == hashes[16:] and len({*hashes}) == 8
+
+
+def test_numbers_of_rows_are_not_kept_without_end(recorded, monkeypatch) -> None:
+    monkeypatch.setattr(triton, "_SEEN", 3)
+    launch = triton._Launch(0, "weighted_backward", 9, 1.0, 0.0)
+    for rows in (1, 2, 3, 1, 4):
+        launch[rows, None, (), (0, 1, 2)](*[torch.zeros(rows, 9)] * 3)
+    assert len(launch) == 1 and len(recorded) == 5
 
 
 @compiles
@@ -341,7 +350,8 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
         ]
 
     monkeypatch.setattr(command, "LENGTH", 4096)
-    for wrong, *lists, listed in ((0.0, 1.0, True), (0.0, 2.0, False), (0.1, 1.0, False)):
+    for case in ((0.0, 1.0, True), (0.0, 2.0, False), (0.1, 1.0, False)):
+        wrong, *lists, listed = case
         made: list[str] = []
         assert command.measure("cpu", seconds) == kinds.measured(0) == (64, listed)
         assert made == ["short_forward", "attend_forward"] * 3 + ["attend_listed", "attend_forward"] * 2
