@@ -131,31 +131,29 @@ def _sizes(n: int, each: int = 1024, few: int = 0) -> dict[str, int]:
 
 
 class _Launch(dict[Any, Callable[..., None]]):
-    """Starts a kernel of `_load` on rows of n entries: ``launch[rows, dtypes, layout, order](*tensors)``.
+    """Starts a kernel of `_load` on rows of n entries: ``launch[rows, layout, dtypes](*tensors)``, dtypes of those that may have others.
 
-    order: which of the tensors is each of the kernel's. dtypes: of tensors that do not always have the same. numbers: those that follow n.
+    order: which of the tensors is each of the kernel's. numbers: those that follow n.
     """
 
     def __init__(
-        self, module: int, name: str, n: int, *numbers: float, each: int = 1024, few: int = 0, **constants: Any
-    ):
+        self, module: int, name: str, order: tuple[int, ...], n: int, *numbers: float, each: int = 1024, few: int = 0,
+        **constants: Any,
+    ):  # fmt: skip
         kernels = _load()[module]
         if "RULE" in constants:
             constants["RULE"] = getattr(kernels, constants["RULE"]).value
         if constants.get("MASKED") is False:
             constants |= _UNMASKED
         sizes = _sizes(n, each, few)
-        self.start, self.own, self.numbers = (
-            starter(getattr(kernels, name), **constants, **sizes),
-            sizes["ROWS"],
-            (n, *numbers),
-        )
+        self.start, self.own = starter(getattr(kernels, name), **constants, **sizes), sizes["ROWS"]
+        self.order, self.numbers = tuple(map(int, order)), (n, *numbers)
 
-    def __missing__(self, key: tuple[int, Any, tuple[int, ...], tuple[int, ...]]) -> Callable[..., None]:
+    def __missing__(self, key: tuple[Any, ...]) -> Callable[..., None]:
         if len(self) >= _SEEN:
             self.clear()
-        rows, _, layout, order = key
-        self[key] = self.start.fixed(-(-rows // self.own), order, (rows, *self.numbers, *layout))
+        rows, layout, *_ = key
+        self[key] = self.start.fixed(-(-rows // self.own), self.order, (rows, *self.numbers, *layout))
         return self[key]
 
 
@@ -213,26 +211,25 @@ class Kernel:
 
 def _project(n: int, masked: bool, rule: str, scale: float = 1.0, r: float = 0.0, keep: bool = False) -> Forward:
     """The forward of a mapping with a threshold, which saves its scores if ``keep``."""
-    launch = _Launch(0, "simplex_forward", n, scale, r, RULE=rule, MASKED=masked)
+    launch = _Launch(0, "simplex_forward", (0, masked, 1 + masked), n, scale, r, RULE=rule, MASKED=masked)
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
         p = torch.empty_like(x) if dtype is None or dtype is x.dtype else torch.empty_like(x, dtype=dtype)
-        if bits is None:
-            launch[x.numel() // n, dtype, (), (0, 0, 1)](x, p)
-        else:
-            launch[x.numel() // n, dtype, layout, (0, 1, 2)](x, bits, p)
+        go = launch[x.numel() // n, layout, dtype]
+        go(x, p) if bits is None else go(x, bits, p)
         return p, (x,) if keep else ()
 
     return forward
 
 
 def _weighted(n: int, name: str, scale: float, exponent: float) -> Backward:
-    launch = _Launch(0, name, n, scale, exponent)
+    launch = _Launch(0, name, (0, 1, 2), n, scale, exponent)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
-        dx = _like(p, form[2])
-        launch[p.numel() // n, (g.dtype, p.dtype, dx.dtype), (), (0, 1, 2)](g.contiguous(), p, dx)
+        dtype = form[2]
+        dx = torch.empty_like(p) if dtype is None or dtype is p.dtype else torch.empty_like(p, dtype=dtype)
+        launch[p.numel() // n, (), dtype, p.dtype, g.dtype](g.contiguous(), p, dx)
         return dx
 
     return backward
@@ -255,13 +252,14 @@ def _pnormmax(n: int, masked: bool, *, p: float, gamma: float) -> Pair:
 
 
 def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
-    launch = _Launch(0, "cone_backward", n, q, MIRRORED=rule == "HOURGLASS", MASKED=masked)
+    order = (0, 1, 2, 3, 4) if masked else (0, 1, 2, 1, 3)
+    launch = _Launch(0, "cone_backward", order, n, q, MIRRORED=rule == "HOURGLASS", MASKED=masked)
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
         bits, layout, dtype = form
         (x,), dx = saved, _like(saved[0], dtype)
-        tensors, order = ((), (0, 1, 2, 1, 3)) if bits is None else ((bits,), (0, 1, 2, 3, 4))
-        launch[p.numel() // n, (g.dtype, p.dtype, dtype), layout, order](g.contiguous(), p, x, *tensors, dx)
+        tensors = (p, x, dx) if bits is None else (p, x, bits, dx)
+        launch[p.numel() // n, layout, dtype, p.dtype, g.dtype](g.contiguous(), *tensors)
         return dx
 
     return _project(n, masked, rule, 1.0, q, keep=True), backward
@@ -270,25 +268,25 @@ def _cone(rule: str, n: int, masked: bool, *, q: float) -> Pair:
 def _grouped(op: str, n: int, masked: bool, *, lam: float, gamma: float) -> Pair:
     """fusedmax and oscarmax; only the second sorts."""
     ordered, scale = op == "oscarmax", 1 / gamma
-    launch = _Launch(1, "grouped_forward", n, scale, lam, few=_FEW, ORDERED=ordered, MASKED=masked)
-    back = _Launch(1, "grouped_backward", n, scale, each=_BACK, ORDERED=ordered)
+    order = 0, masked, 1 + masked, 2 + masked, 2 + masked + ordered, 3 + masked + ordered
+    launch = _Launch(1, "grouped_forward", order, n, scale, lam, few=_FEW, ORDERED=ordered, MASKED=masked)
+    back = _Launch(
+        1, "grouped_backward", (0, 1, 1 + ordered, 2 + ordered, 3 + ordered), n, scale, each=_BACK, ORDERED=ordered
+    )
 
     def forward(x: Tensor, form: Form) -> Result:
         bits, layout, dtype = form
         rows, p, marks = x.numel() // n, _like(x, dtype), torch.empty_like(x, dtype=torch.int8)
         saved = (marks, torch.empty_like(x, dtype=torch.int16)) if ordered else (marks,)
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=x.device)
-        tensors = (x, p, *saved, work) if bits is None else (x, bits, p, *saved, work)
-        first = 0 if bits is None else 1
-        order = 0, first, first + 1, first + 2, first + 2 + ordered, first + 3 + ordered
-        launch[rows, dtype, layout, order](*tensors)
+        go = launch[rows, layout, dtype]
+        go(x, p, *saved, work) if bits is None else go(x, bits, p, *saved, work)
         return p, saved
 
     def backward(g: Tensor, p: Tensor, saved: Any, form: Form) -> Tensor:
         rows, dx = p.numel() // n, _like(p, form[2])
         work = torch.empty(2 * rows * (n + 1), dtype=torch.float64, device=p.device)
-        order = (0, 1, 2, 3, 4) if ordered else (0, 1, 1, 2, 3)
-        back[rows, (g.dtype, dx.dtype), (), order](g.contiguous(), *saved, dx, work)
+        back[rows, (), form[2], p.dtype, g.dtype](g.contiguous(), *saved, dx, work)
         return dx
 
     return forward, backward

@@ -132,7 +132,7 @@ def spread(has: tuple[torch.dtype | None, ...], first: int, q: int) -> tuple[int
 class Kind:
     """What calls share whose sizes, dtypes, numbers and forms are the same: all that need not be found out again.
 
-    measured: `SHORT` and `LISTED`. has: the dtypes of the `FORMS`, None for one that is not given. lengths and spans: how many there are.
+    limits: `SHORT` and `LISTED`. has: the dtypes of the `FORMS`, None for one that is not given. lengths and spans: how many there are.
     layout: the shape and the strides of the bias.
     """
 

@@ -95,9 +95,9 @@ def test_rows_of_one_plan_differ_in_dtypes(driver, monkeypatch) -> None:
 
 def test_numbers_of_rows_are_not_kept_without_end(recorded, monkeypatch) -> None:
     monkeypatch.setattr(triton, "_SEEN", 3)
-    launch = triton._Launch(0, "weighted_backward", 9, 1.0, 0.0)
+    launch = triton._Launch(0, "weighted_backward", (0, 1, 2), 9, 1.0, 0.0)
     for rows in (1, 2, 3, 1, 4):
-        launch[rows, None, (), (0, 1, 2)](*[torch.zeros(rows, 9)] * 3)
+        launch[rows, ()](*[torch.zeros(rows, 9)] * 3)
     assert len(launch) == 1 and len(recorded) == 5
 
 
