@@ -147,7 +147,7 @@ def visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS: tl.
     """The keys that rows see: from start to below stop [ROWS]."""
     stop = tl.where(rows < n, m, 0)
     length = tl.load(
-        lengths_ptr + head // tl.maximum(sees // 2, 1) + 0 * rows, mask=rows < tl.where(sees >= 2, n, 0), other=m
+        lengths_ptr + head.to(tl.int32) // tl.maximum(sees // 2, 1) + 0 * rows, mask=rows < tl.where(sees >= 2, n, 0), other=m
     )
     stop = tl.minimum(stop, tl.maximum(length, 0).to(tl.int32))
     stop = tl.where(sees % 2 == 1, tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0)), stop)
@@ -172,7 +172,9 @@ def head_of(inputs, head, rows, n, m, form: tl.constexpr):
     FORMS: tl.constexpr = form[3]
     if BIAS:
         size1, size2, s0, s1, s2 = steps
-        bias_ptr += head // (size1 * size2) * s0 + head // size2 % size1 * s1 + head % size2 * s2
+        own = head.to(tl.int32)  # divisions of 64 bits take many registers
+        bias_ptr += (own // (size1 * size2)).to(tl.int64) * s0 + (own // size2 % size1).to(tl.int64) * s1
+        bias_ptr += (own % size2).to(tl.int64) * s2
     if RULE == EACH:
         r = tl.load(r_ptr + head)
         factor = factor / r

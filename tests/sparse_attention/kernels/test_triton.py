@@ -18,7 +18,7 @@ import torch
 pytest.importorskip("triton", reason="triton is not installed")
 import ahead_of_time
 
-from sparse_attention.kernels.triton import attention
+from sparse_attention.kernels.triton import kinds
 
 FEW = "(rows and float32 and (sparsemax or sparsecone)) or ties or two_tensors or (form and sink and lengths and not bias)"
 FEW += " or (lists and (causal or cu_seqlens or equal or spoilt))"
@@ -85,9 +85,7 @@ def test_attention_compiles_once_for_all_lengths_and_alphas() -> None:
 def test_all_blocks_of_a_kernel_have_the_same_channels(d: int, e: int, channels: int) -> None:
     """Others gave wrong values in float32 on an H200."""
     for backward in (False, True):
-        for starter in attention._of_kind(
-            "ENTMAX15", False, 0, 0, (64, 64), d, e, torch.float32, True, backward, False
-        ):
+        for starter in kinds._of_kind("ENTMAX15", False, 0, 0, (64, 64), d, e, torch.float32, True, backward, False):
             assert starter.constants["WIDE"] == channels
 
 
