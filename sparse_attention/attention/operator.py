@@ -89,7 +89,8 @@ def _composed(q: Tensor, k: Tensor, v: Tensor, inputs: Inputs, numbers: Numbers)
         out = _composed(_flat(q), _flat(k), _flat(v), inputs, numbers)
         return out.view(*q.shape[:-1], v.shape[-1])
     n, m, lead, lengths = q.shape[-2], k.shape[-2], numbers.lead, inputs.lengths
-    lengths = None if lengths is None else lengths.repeat_interleave(len(q) // len(lengths))
+    if lengths is not None and len(lengths) < len(q):
+        lengths = lengths.repeat_interleave(len(q) // len(lengths))
     keep = composition.visible(n, m, lengths, numbers.causal, q.device, inputs.spans, numbers.pinned)
     if inputs.mask is not None:
         mask = inputs.mask.expand(*lead, n, m).reshape(-1, n, m)
