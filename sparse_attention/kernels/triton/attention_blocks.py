@@ -147,7 +147,9 @@ def visible(lengths_ptr, spans_ptr, head, rows, n, m, sees, per_head, SPANS: tl.
     """The keys that rows see: from start to below stop [ROWS]."""
     stop = tl.where(rows < n, m, 0)
     length = tl.load(
-        lengths_ptr + head.to(tl.int32) // tl.maximum(sees // 2, 1) + 0 * rows, mask=rows < tl.where(sees >= 2, n, 0), other=m
+        lengths_ptr + head.to(tl.int32) // tl.maximum(sees // 2, 1) + 0 * rows,
+        mask=rows < tl.where(sees >= 2, n, 0),
+        other=m,
     )
     stop = tl.minimum(stop, tl.maximum(length, 0).to(tl.int32))
     stop = tl.where(sees % 2 == 1, tl.minimum(stop, tl.maximum(rows + 1 + (m - n), 0)), stop)
