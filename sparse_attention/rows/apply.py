@@ -353,13 +353,13 @@ class _Fused(Function):
             saved = (*saved, form.mask)
             ctx.layout = form.layout
         ctx.to_save = (p, *saved)  # what save_for_backward does
-        ctx.plan, ctx.plain = plan, plain
+        ctx.call = plan, plain
         return p  # type: ignore[no-any-return]
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, ...]:
-        plan, plain = ctx.plan, ctx.plain
-        (op, params, _, backward, form), (p, *saved) = plan, ctx.saved_tensors
+        (op, params, _, backward, form), plain = ctx.call
+        p, *saved = ctx.saved_tensors
         if plain is not None:
             x, mask = saved
             saved, form = [x], form._replace(mask=mask, layout=ctx.layout)

@@ -178,7 +178,7 @@ class Plan(NamedTuple):
 
 def plan(op: str, x: Tensor, masked: bool, params: dict[str, float]) -> Plan | None:
     """The forward and the backward for such scores, all that a call need not find out again; None if no kernel takes them."""
-    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up or not _load():
+    if not (x.is_cuda or (_INTERPRETED and x.is_cpu)) or op in given_up:
         return None
     return _plan(op, x.shape[-1], masked, x.dtype, x.get_device(), *params.items())
 
@@ -188,7 +188,7 @@ def _plan(op: str, n: int, masked: bool, dtype: torch.dtype, device: int, *given
     """The plan for rows of n entries; None if no kernel takes them, or float32 is not precise enough: the reference is used."""
     params = dict(given)
     exact = 1.1 <= params.get("alpha", 2.0) <= 2.0 and params.get("p", 2.0) >= 1.05
-    takes = exact and _takes(op, n, dtype, device)
+    takes = exact and _load() and _takes(op, n, dtype, device)
     return Plan(op, params, *_MAKE[op](n, masked, **params), _FREE[dtype]) if takes else None
 
 
