@@ -106,7 +106,11 @@ def _with_lists(start: rows.Starter, dtype: torch.dtype, alpha: float) -> tuple[
     own, half, many = start.constants, dtype != torch.float32, alpha != 2
     limits = {"num_warps": 4 if half else 8, "maxnreg": 128 if half and own["WIDE"] <= 64 else 255}
     listed = {x: y for x, y in own.items() if x != "MARKED"} | limits | {"PLACES": PLACES[many], "SLOWER": 1 + many}
-    return rows.starter(attend_listed, **listed), rows.starter(start.kernel, **own | {"MARKED": True})
+    rest = own | {
+        "MARKED": True,
+        "num_warps": 8 if own["WIDE"] > 64 else own["num_warps"],
+    }  # with 4 warps, 560 bytes are spilled
+    return rows.starter(attend_listed, **listed), rows.starter(start.kernel, **rest)
 
 
 _RULES = {2.0: "SPARSEMAX", 1.5: "ENTMAX15"}
