@@ -22,7 +22,7 @@ FORMS = ("lengths", "spans", "bias", "powers", "scales", "slopes", "sinks")
 FEW = 256  # with fewer programs than this, the heads of a group get programs of their own in the backward for keys
 _LARGEST = {torch.float32: 64 * 64, torch.float16: 128 * 128, torch.bfloat16: 128 * 128}  # keys times channels
 LONG = 2048  # from this many keys on, ``list_kernels`` may be faster
-# Whether they are taken, whatever memory they need; None: if they were `measured` as faster, within the limits of `Kind.lists_of`
+# Whether they are taken, whatever memory they need; None: if they were `measured` as faster, within the limits of `_programs`
 LISTED: bool | None = None
 PLACES = (96, 128)  # of a list, for alpha = 2 and for others, of which more keys are in the support
 _LEAST = 1.4  # alpha, below which hundreds of keys are in the support of random scores, and most lists would be full
@@ -84,18 +84,18 @@ def _each(block: tuple[int, int], alpha: float) -> int:
 
 
 def _programs(
-    total: int, m: int, block: tuple[int, int], bytes_: int, dtype: torch.dtype, device: int, alpha: float, powers: bool,
+    total: int, m: int, block: tuple[int, int], nbytes: int, dtype: torch.dtype, device: int, alpha: float, powers: bool,
     listed: bool | None,
 ) -> int:  # fmt: skip
     """The number of programs of ``list_kernels`` for ``total`` blocks of queries, 0 if they are not taken.
 
-    Lists take at most a quarter of the memory of q, k and v (bytes_). If that leaves a multiprocessor without a program, they are not taken.
+    Lists take at most a quarter of the memory of q, k and v (nbytes). If that leaves a multiprocessor without a program, they are not taken.
     """
     usual = dtype != torch.float32 and (powers or alpha >= _LEAST) and measured(device)[1]
     if m < LONG or block[1] < 32 or not (usual if listed is None else listed):
         return 0
     units = multiprocessors(device)
-    programs = min(total, 4 * units, bytes_ // (16 * _each(block, alpha)) if listed is None else total)
+    programs = min(total, 4 * units, nbytes // (16 * _each(block, alpha)) if listed is None else total)
     return 0 if programs < min(total, units) else programs
 
 
@@ -106,10 +106,9 @@ def _with_lists(start: rows.Starter, dtype: torch.dtype, alpha: float) -> tuple[
     own, half, many = start.constants, dtype != torch.float32, alpha != 2
     limits = {"num_warps": 4 if half else 8, "maxnreg": 128 if half and own["WIDE"] <= 64 else 255}
     listed = {x: y for x, y in own.items() if x != "MARKED"} | limits | {"PLACES": PLACES[many], "SLOWER": 1 + many}
-    rest = own | {
-        "MARKED": True,
-        "num_warps": 8 if own["WIDE"] > 64 else own["num_warps"],
-    }  # with 4 warps, 560 bytes are spilled
+    rest = own | {"MARKED": True}
+    if own["WIDE"] > 64:
+        rest["num_warps"] = 8  # with 4, Triton 3.9 spills 560 bytes on sm_80
     return rows.starter(attend_listed, **listed), rows.starter(start.kernel, **rest)
 
 
@@ -163,14 +162,9 @@ class Kind:
         self.few = (
             not (self.short or save or powers) and 0 < m < rows._LONGEST and heads * n <= _DECODED[dtype] * groups
         )
+        sizes = () if layout is None else layout[0]
         # a mask of keys, the same for all queries
-        self.ends = (
-            biased == 2
-            and not self.short
-            and layout is not None
-            and (*layout[0][-2:-1], 1)[0] == 1
-            and layout[0][-1] == m
-        )
+        self.ends = biased == 2 and not self.short and sizes[-1] == m and sizes[-2:-1] in ((), (1,))
         if self.ends:
             has, lengths = (torch.int64, *has[1:]), heads
         steps = _NO_STEPS if layout is None else _steps(*layout, lead)
@@ -189,10 +183,8 @@ class Kind:
         self.alpha, self.scale = alpha, scale
         if self.few:
             return
-        laden, newer = (
-            bool(biased) or powers or scales or slopes,
-            dtype == torch.float32 and rows.capability(device) >= (9, 0),
-        )
+        laden = bool(biased) or powers or scales or slopes
+        newer = dtype == torch.float32 and rows.capability(device) >= (9, 0)
         self.block = block = block or _block(d, e, dtype, laden, biased == 1, newer)
         blocks, key_blocks = -(-n // block[0]), -(-m // block[1])
         places = heads * blocks * key_blocks  # in a list of blocks, and the number of their flags
@@ -204,12 +196,11 @@ class Kind:
         many = sum(x is not None for x in has)
         (start,) = _of_kind(*of, save, False, self.short)
         order, self.ready, self.lists = (0, 1, 2, *spread(has, 3, 0), 3 + many, 4 + many), False, 0
-        bytes_ = (a.numel() + b.numel() + c.numel()) * dtype.itemsize
-        if (
-            programs := 0
-            if self.short
-            else _programs(heads * blocks, m, block, bytes_, dtype, device, alpha, powers, limits[1])
-        ):
+        nbytes = (a.numel() + b.numel() + c.numel()) * dtype.itemsize
+        programs = 0
+        if not self.short:
+            programs = _programs(heads * blocks, m, block, nbytes, dtype, device, alpha, powers, limits[1])
+        if programs:
             self.lists = programs * _each(block, alpha)
             listed, start = _with_lists(start, dtype, alpha)
             self.listed = listed.fixed(programs, (*order, 5 + many), (*self.numbers, heads))

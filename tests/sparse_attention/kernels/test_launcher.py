@@ -64,9 +64,8 @@ def test_a_new_size_is_no_new_kind(driver, monkeypatch) -> None:
         x = torch.zeros(i, 2 * i, 33 + i % 15)
         for mask in (None, torch.ones(i, 1, x.shape[-1], dtype=torch.bool), torch.ones(2 * i, 1, dtype=torch.bool)):
             sa.sparsemax(x, gamma=1.0 + i / 100, mask=mask)
-    assert (
-        len(host.Launcher.started) == 87 and known() == len(started) == 3
-    )  # without a mask, with one that differs along the rows, and with another
+    # Without a mask, with one that differs along the rows, and with another
+    assert len(host.Launcher.started) == 87 and known() == len(started) == 3
     for n in range(17, 27, 3):
         tensors = [torch.zeros(1, 2, n, 16, requires_grad=True) for _ in range(3)]
         torch.autograd.grad(sa.sparse_attention(*tensors).sum(), tensors)
@@ -345,9 +344,8 @@ def test_a_device_says_up_to_how_many_keys_short_kernels_are_faster(recorded, mo
         recorded.clear()
         call()
         made.append(recorded[0])
-        return {"short_forward": 1.0 if len(made) < 5 else 9.0, "attend_forward": 2.0, "attend_listed": lists[0]}[
-            made[-1]
-        ]
+        each = {"short_forward": 1.0 if len(made) < 5 else 9.0, "attend_forward": 2.0, "attend_listed": lists[0]}
+        return each[made[-1]]
 
     monkeypatch.setattr(command, "LENGTH", 4096)
     for case in ((0.0, 1.0, True), (0.0, 2.0, False), (0.1, 1.0, False)):
@@ -375,9 +373,7 @@ def test_lists_take_at_most_a_quarter_of_the_memory_of_the_input(heads, n, dtype
     from torch._subclasses import FakeTensorMode
 
     started: list[Any] = []
-    monkeypatch.setattr(
-        launcher, "instead", lambda kernel, *rest, **constants: started.append((kernel, rest, constants))
-    )
+    monkeypatch.setattr(launcher, "instead", lambda kernel, *rest, **own: started.append((kernel, rest, own)))
     monkeypatch.setattr(kinds, "measured", lambda *_: (128, True))
     monkeypatch.setattr(kinds, "multiprocessors", lambda *_: 132)
     monkeypatch.setattr(triton, "capability", lambda *_: (9, 0))
